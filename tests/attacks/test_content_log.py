@@ -7,11 +7,13 @@ import json
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from knapcache import InvalidInput
 from knapcache.cli.main import main
 from knapcache.serve.observe.content_file import FILE_NAME, ContentFile, LogFilter
 from knapcache.serve.observe.content_log import BATCH, ContentLog
@@ -19,6 +21,7 @@ from knapcache.serve.observe.content_record import MAX_CHARACTERS, MAX_JSON, MAX
 from knapcache.serve.redaction import BUILT_IN, LinearRegex
 from tests.attacks.test_timeouts import wait_until
 from tests.support.content_lines import chat as content
+from tests.support.content_lines import write
 from tests.support.raw_client import CHAT, chat, exchange, message
 from tests.support.running_proxy import RunningProxy
 
@@ -146,6 +149,24 @@ def test_the_built_in_rules_take_linear_time(rule: str, part: str) -> None:
     short, long = (part * (length // len(part)) for length in (8_000, 64_000))
     once = min(seconds(BUILT_IN[rule], short) for _ in range(5))
     assert seconds(BUILT_IN[rule], long) < 40 * once + 0.01
+
+
+def search(file: ContentFile, text: str) -> list[dict[str, Any]]:
+    return file.search(LogFilter(text=text), 9)
+
+
+def test_no_line_makes_a_search_slow(tmp_path: Path) -> None:
+    """A line in which every word is found takes time in proportion to its length."""
+    taken = {}
+    for words in (2000, 16_000):
+        with contextlib.closing(ContentFile(tmp_path / f"{words}.sqlite")) as file:
+            write(file, content("a " * words))
+            taken[words] = min(seconds(partial(search, file), "a") for _ in range(2))
+            (row,) = file.search(LogFilter(text="a*"), 9)
+            assert len(row["excerpt"]) < 200
+            with pytest.raises(InvalidInput, match="may have 20 different words, not 30"):
+                file.search(LogFilter(text=" ".join(f"a{k}*" for k in range(30))), 9)
+    assert taken[16_000] < 25 * taken[2000] + 0.01
 
 
 @pytest.mark.parametrize("arguments", [["search"], ["search", "--full"], ["search", "--json"]])

@@ -58,7 +58,11 @@ SCHEMA = (
     'CREATE VIRTUAL TABLE texts USING fts5(prompt, answer, tokenize = "unicode61 remove_diacritics 2")',
     "INSERT INTO texts (texts, rank) VALUES ('secure-delete', 1)",
 )
-SNIPPET_WORDS = 24
+MAX_WORDS = 20
+"""Words of a search. Each one takes time."""
+WORDS_BEFORE, WORDS_AFTER = 8, 16
+MAX_EXCERPT = 600
+"""Characters of an excerpt before and after its first match, at most."""
 MARKS = "\x02", "\x03"
 """Start and end of a found word in an excerpt. `_plain` removes both from texts."""
 
@@ -139,7 +143,9 @@ class ContentFile:
         excerpt = "substr(texts.prompt, 1, 200)"
         if wanted.text.strip():
             start, end = MARKS
-            excerpt = f"snippet(texts, -1, '{start}', '{end}', '…', {SNIPPET_WORDS})"
+            # Not snippet(): its time is quadratic in the matches of a line, and callers write the lines.
+            both = (f"highlight(texts, {column}, '{start}', '{end}')" for column in (0, 1))
+            excerpt = "excerpt_of({}, {})".format(*both)
         names = ", ".join(f"calls.{name}" for name in ("id", *FIELDS))
         select = (
             f"SELECT {names}, {excerpt} FROM texts JOIN calls ON calls.id = texts.rowid "
@@ -256,6 +262,7 @@ class ContentFile:
         connection = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)
         try:
             restrict(connection, MAX_VALUE)
+            connection.create_scalar_function("excerpt_of", excerpt_of, 2, deterministic=True)
             connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
             connection.pragma("auto_vacuum", "incremental")  # takes effect before the first table
             if connection.pragma("journal_mode", "wal") != "wal":
@@ -359,9 +366,25 @@ def match_expression(text: str) -> str:
         plain = plain.rstrip("*") if prefix else plain
         if any(char.isalnum() for char in plain):  # only punctuation: the index has no word for it
             found.append(f'"{plain}"{"*" if prefix else ""}')
+    found = list(dict.fromkeys(found))
     if not found:
         raise InvalidInput(f"a search needs a letter or a digit, not {text[:80]!r}")
+    if len(found) > MAX_WORDS:
+        raise InvalidInput(f"a search may have {MAX_WORDS} different words, not {len(found)}")
     return " ".join(found)
+
+
+def excerpt_of(*texts: Any) -> str:
+    """Return some words around the first match, which is marked, of the first text or else of the second."""
+    (prompt, answer), (start, end) = texts, MARKS
+    text = prompt if start in prompt else answer
+    place = max(0, text.find(start))
+    before = re.findall(r"\s*\S+\s*", text[max(0, place - MAX_EXCERPT) : place])[-WORDS_BEFORE:]
+    after = re.findall(r"\s*\S+", text[place : place + MAX_EXCERPT])[:WORDS_AFTER]
+    found, first = "".join((*before, *after)), place - sum(map(len, before))
+    last = first + len(found)
+    found += end * (found.count(start) - found.count(end))
+    return f"{'…' if text[:first].strip() else ''}{found}{'…' if text[last:].strip() else ''}"
 
 
 def _plain(text: str) -> str:
