@@ -4,9 +4,9 @@ The files are real. A VFS also records the writes since the last sync of each fi
 these writes reaches the disk, by sectors and in any order, whole, torn or as noise. Synced data is always there. The
 resulting files are opened again, and so on, cut after cut. The law:
 
-    The store holds the result of a prefix of the changes, in their order. With synchronous="full" the prefix includes
-    every acknowledged change; with "normal" the youngest may be missing. No answer is wrong, no file is damaged, and
-    the totals are right.
+    The store holds the result of a prefix of the changes, in their order (store_changes.py). With synchronous="full"
+    the prefix includes every acknowledged change; with "normal" the youngest may be missing. No answer is wrong, no
+    file is damaged, and the totals are right.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 import apsw
 
 from knapcache.store.sqlite.store import SqliteStore
+from tests.support.store_changes import Change, prefixes_to
 from tests.support.stores import entry_of, key_of, stored_versions
 
 SECTOR = 512
@@ -175,7 +176,7 @@ class Workload:
     """Changes to a store up to a power cut: those begun, and those acknowledged when the power failed."""
 
     def __init__(self) -> None:
-        self.begun: list[tuple[int, int, list[int]]] = []  # name, version, evicted
+        self.begun: list[Change] = []
         self.acknowledged = 0
         self.at_cut = (0, 0)  # begun and acknowledged
 
@@ -200,7 +201,7 @@ class Workload:
             for other in evict:
                 del sizes[other]
             sizes[name] = entry.size
-            self.begun.append((name, version, evict))
+            self.begun.append(Change(name, version, evict))
             done = store.apply(entry, [key_of(other) for other in evict], b"%d" % version)
             done.add_done_callback(self._acknowledge)
             if rng.random() < awaited:
@@ -209,17 +210,6 @@ class Workload:
     def _acknowledge(self, done: Any) -> None:
         done.result()
         self.acknowledged += 1
-
-    def prefix(self, state: dict[int, int], snapshot: bytes | None, found: dict[int, int], last: bytes | None) -> int:
-        """Return the length of the prefix of the changes that leads from `state` to what was found."""
-        begun, _ = self.at_cut
-        prefixes = [0] if (found, last) == (state, snapshot) else []
-        for number, (name, version, evicted) in enumerate(self.begun[:begun], 1):
-            state = {other: v for other, v in state.items() if other not in evicted} | {name: version}
-            if found == state and last == b"%d" % version:
-                prefixes.append(number)
-        assert prefixes, f"no prefix of {begun} changes leads to what was found"
-        return prefixes[-1]
 
 
 def cut_power_repeatedly(
@@ -248,7 +238,10 @@ def cut_power_repeatedly(
             store.check()
             assert not store.counters().get("damaged"), f"cut {cut}: damaged rows"
             assert not store.counters().get("quarantined"), f"cut {cut}: a damaged file"
-        missing = workload.at_cut[1] - workload.prefix(state, snapshot, found, last)
+        begun, acknowledged = workload.at_cut
+        prefixes = prefixes_to((found, last), (state, snapshot), workload.begun[:begun], size_limit)
+        assert prefixes, f"cut {cut}: no prefix of {begun} changes leads to what was found"
+        missing = acknowledged - prefixes[-1]
         assert missing <= 0 or synchronous == "normal", f"cut {cut}: {missing} acknowledged changes are missing"
         lost += max(0, missing)
         state, snapshot = found, last

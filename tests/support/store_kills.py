@@ -1,7 +1,7 @@
 """A process that writes to a store is killed with -9, again and again, on the same file. After each kill:
 
-The file holds the result of a prefix of the changes, in their order, and that prefix includes every acknowledged
-change. So no answer is wrong, no acknowledged answer is lost, and the totals are right.
+The file holds the result of a prefix of the changes, in their order (store_changes.py), and that prefix includes every
+acknowledged change. So no answer is wrong, no acknowledged answer is lost, and the totals are right.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.fork_server import ForkServer, random_delay
+from tests.support.store_changes import Change, State, prefixes_to
 from tests.support.stores import entry_of, files_bytes, key_of, stored_versions
 
 SIZE_LIMIT = 2 << 20
@@ -61,15 +62,15 @@ def run(ready: Callable[[], object], path: str, log: str, seed: str, synchronous
         number += 1
 
 
-def logged_changes(log: Path) -> tuple[list[tuple[int, int, list[int]]], int]:
-    """Return the changes (name, version, evicted) in order, and how many of them were acknowledged."""
+def logged_changes(log: Path) -> tuple[list[Change], int]:
+    """Return the changes in order, and how many of them were acknowledged."""
     begun, acknowledged = [], 0
     for line in log.read_text().splitlines() if log.exists() else []:
         words = line.split()
         if words[0] == "ack":
             acknowledged = max(acknowledged, int(words[1]) + 1)
         else:
-            begun.append((int(words[1]), int(words[2]), [int(word) for word in words[3:]]))
+            begun.append(Change(int(words[1]), int(words[2]), [int(word) for word in words[3:]]))
     return begun, acknowledged
 
 
@@ -79,22 +80,19 @@ def kill_repeatedly(
     """Return the kills and the number of acknowledged changes."""
     rng = random.Random(seed)
     path, counts = folder / "answers.db", {"kills": 0, "acknowledged": 0}
-    state: dict[int, int] = {}
+    state: State = ({}, None)
     with ForkServer(__name__) as server:
         for k in range(kills):
             log = folder / f"log-{k}"
             server.run_and_kill(random_delay(rng), path, log, k, rng.choice(["normal", "normal", "full"]))
             assert files_bytes(path) <= SIZE_LIMIT
             with SqliteStore(path, SIZE_LIMIT) as store:
-                found, snapshot = stored_versions(store), store.load_snapshot()
+                found = stored_versions(store), store.load_snapshot()
                 begun, acknowledged = logged_changes(log)
-                matches = acknowledged == 0 and found == state
-                for number, (name, version, evicted) in enumerate(begun, 1):
-                    state = {other: v for other, v in state.items() if other not in evicted} | {name: version}
-                    if number >= acknowledged and found == state and snapshot == b"%d" % version:
-                        matches = True
-                        break
-                assert matches, f"kill {k}: no prefix of {len(begun)} changes, {acknowledged} acknowledged, gives this"
+                prefixes = prefixes_to(found, state, begun, SIZE_LIMIT)
+                assert max(prefixes, default=-1) >= acknowledged, (
+                    f"kill {k}: no prefix of {len(begun)} changes, {acknowledged} acknowledged, gives this"
+                )
                 store.check()
                 assert not store.counters().get("damaged")
                 assert not store.counters().get("quarantined")

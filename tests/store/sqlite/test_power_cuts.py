@@ -10,6 +10,7 @@ import pytest
 
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.power_cuts import PowerCutVFS, PowerSupply, Workload, cut_power_repeatedly
+from tests.support.store_changes import Change, prefixes_to
 from tests.support.stores import stored_versions
 
 
@@ -51,8 +52,19 @@ def test_the_simulation_detects_a_disk_that_ignores_syncs(ram_path: Path, disk: 
     power.restore(path)
     disk.power = PowerSupply(0, rng, workload.on_cut, syncs_work=True)
     with SqliteStore(path, 1 << 20, synchronous="full", vfs=disk.name, memory_tier=0) as store:
-        kept = workload.prefix({}, None, stored_versions(store), store.load_snapshot())
+        found = stored_versions(store), store.load_snapshot()
+    kept = prefixes_to(found, ({}, None), workload.begun[: workload.at_cut[0]], 1 << 20)[-1]
     assert kept >= workload.at_cut[1] if syncs_work else kept == 0
+
+
+def test_the_law_allows_early_evictions_only_where_the_log_is_too_short() -> None:
+    changes = [Change(1, 10, []), Change(2, 11, []), Change(3, 12, []), Change(4, 13, [1, 2, 3])]
+    early = ({2: 11, 3: 12}, b"12")
+    assert prefixes_to(early, ({}, None), changes, 1 << 20) == [3]
+    assert prefixes_to(early, ({}, None), changes, 4 << 20) == []
+    for wrong in (({1: 10, 3: 12}, b"12"), ({2: 11, 3: 12}, b"13"), ({4: 13}, b"12")):
+        assert prefixes_to(wrong, ({}, None), changes, 1 << 20) == []
+    assert prefixes_to(({4: 13}, b"13"), ({}, None), changes, 1 << 20) == [4]
 
 
 @pytest.mark.long
