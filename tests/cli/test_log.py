@@ -38,7 +38,10 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_search_prints_the_newest_lines_first(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_search_prints_the_newest_lines_first(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
     assert run(folder, "search", "refund", "policy") == 0
     printed = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in printed[::2]] == ["#2", "#1"]

@@ -81,7 +81,7 @@ def test_outcomes_of_a_short_log() -> None:
     result = summary(found, rows)
     assert (result["requests"], result["served"], result["wrong"], result["labels"]) == (7, 0, 0, 1)
     assert result["certified"] is result["error"] is result["saved"] is None
-    assert facts(result, found)[1] == "Served by similarity: none. 1 labels did not certify an error of 5 %."
+    assert facts(result, found)[1] == "Served by similarity: none. 1 label did not certify an error of 5 %."
     found.excluded["deixis"] = 2
     with pytest.raises(CorruptState):
         found.check()
