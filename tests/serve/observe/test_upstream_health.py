@@ -136,7 +136,7 @@ def test_failures_that_another_upstream_covers(health: UpstreamHealth, caplog: p
     assert lines(caplog) == ["upstream a fails: connection refused. b answers; cached answers are served."]
     assert (row["fallback"], of(health, "b")["fallback"]) == ("b", "")
     health.consume([event("failed", upstream="b", attempts=(503,), error="no response", tried=tried)])
-    assert of(health, "a")["fallback"] == "", "nobody has answered the last one"
+    assert of(health, "a")["fallback"] == "", "no upstream has answered the last one"
     health.consume([event("miss", upstream="a", attempts=(200,))])
     assert (of(health, "a")["state"], of(health, "a")["fallback"]) == ("ok", "")
 

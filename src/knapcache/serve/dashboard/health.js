@@ -20,7 +20,7 @@ function upstreamText({ state, reason, health, open_until: until }, now) {
   return state === "failing" ? `failing: ${reason}` : "healthy";
 }
 
-// What became of the requests that it has failed: another upstream of their route has answered, or nobody.
+// Says whether another upstream of the route has answered the requests that this one failed.
 const failedText = ({ failed, failing_since: since, fallback }, now) =>
   `It failed ${counted(failed, "request")} in ${age(now - since)}${fallback ? `, which ${fallback} answered` : ""}; cached answers are served.`;
 

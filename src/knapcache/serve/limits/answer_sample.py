@@ -41,7 +41,7 @@ class AnswerUsage(NamedTuple):
 
 
 class AnswerSample:
-    """What is kept of an answer while it is forwarded. stream: it consists of server-sent events."""
+    """Sample of an answer while it is forwarded, to price it. stream: it consists of server-sent events."""
 
     __slots__ = ("_events", "_head", "_size", "_stream", "_tail", "complete")
 

@@ -30,7 +30,7 @@ class LimitedCall:
         self._reservation: Reservation | None = None
         self._answered = False
         self._sample: AnswerSample | None = None
-        """What has arrived of an answer that is forwarded; None: nothing, or the cache parses it."""
+        """The sample of a forwarded answer; None: nothing has arrived, or the cache parses it."""
         self.in_background = False
         """The call goes on after the request has ended."""
 

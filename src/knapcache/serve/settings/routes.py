@@ -143,7 +143,7 @@ def check_members(upstreams: Sequence[UpstreamSettings], endpoints: Iterable[str
     """Raise InvalidInput if upstreams cannot stand in for one another, or do not serve one of these endpoints.
 
     Credentials. A caller's key must not be sent to a second provider. And the proxy's key must not pay for a caller
-    whose own key nobody has checked, because the provider that would refuse it is down.
+    whose own key was not verified, because the provider that would refuse it is down.
     """
     names = [upstream.name for upstream in upstreams]
     if len(set(names)) < len(names):
