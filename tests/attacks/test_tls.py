@@ -9,7 +9,6 @@ import re
 import shutil
 import ssl
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,11 +18,12 @@ import pytest
 
 from knapcache.serve.http.tls import ServerCertificate
 from tests.attacks.test_bounded_work import LIMIT, STALLS
-from tests.attacks.test_timeouts import connections, wait_until
+from tests.attacks.test_timeouts import connections
 from tests.support.certificates import Certificate, make_certificate
 from tests.support.proxy_process import ADMIN_TOKEN, ProxyProcess
 from tests.support.raw_client import RawClient, chat, get
 from tests.support.running_proxy import RunningProxy
+from tests.support.timing import check_seconds, wait_until, within
 
 FLOOD = 150
 ALERT, HANDSHAKE = 21, 22
@@ -79,28 +79,27 @@ def client_hello(context: ssl.SSLContext) -> bytes:
 
 
 def serves(url: str, certificate: Certificate) -> bool:
-    return httpx.get(f"{url}/healthz", verify=trusting(certificate), timeout=30).status_code == 200
+    return httpx.get(f"{url}/healthz", verify=trusting(certificate), timeout=60).status_code == 200
 
 
 def stalls(url: str, certificate: Certificate) -> dict[float, float]:
     headers = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
-    text = httpx.get(f"{url}/metrics", verify=trusting(certificate), headers=headers, timeout=30).text
+    text = httpx.get(f"{url}/metrics", verify=trusting(certificate), headers=headers, timeout=60).text
     return {float(bound): float(count) for bound, count in STALLS.findall(text)}
 
 
 def test_a_flood_of_handshakes_does_not_stall_the_loop(process: ProxyProcess, certificate: Certificate) -> None:
     hello, before = client_hello(trusting(certificate)), stalls(process.url, certificate)
-    descriptors = Path(f"/proc/{process.pids()[0]}/fd")
-    opened = len(list(descriptors.iterdir()))
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(RawClient(process.url)) for _ in range(FLOOD)]
-        wait_until(lambda: len(list(descriptors.iterdir())) >= opened + FLOOD)  # all are accepted
+        # The accept queue is first in, first out: an answer to a later connection shows that all were accepted.
+        assert serves(process.url, certificate)
         for client in clients:
             client.send(hello)
         replies = [client.receive()[:1] for client in clients]
     assert replies == [bytes([HANDSHAKE])] * FLOOD  # every one is served in its turn
     new = {bound: count - before[bound] for bound, count in stalls(process.url, certificate).items()}
-    assert min(bound for bound, count in new.items() if count == new[math.inf]) <= LIMIT
+    check_seconds(min(bound for bound, count in new.items() if count == new[math.inf]), LIMIT, "stall of the loop")
 
 
 def test_handshakes_take_turns_on_asyncio_too(proxy: RunningProxy, certificate: Certificate) -> None:
@@ -145,8 +144,9 @@ def test_a_request_in_the_last_message_of_the_handshake_is_served(url: str, cert
 
 
 def test_a_handshake_byte_by_byte_is_cut(url: str, certificate: Certificate) -> None:
-    hello, start = client_hello(trusting(certificate)), time.monotonic()
-    with RawClient(url) as client:
+    hello = client_hello(trusting(certificate))
+    # head_timeout is 4 s, and all bytes would take 25 s.
+    with within(15, "a handshake byte by byte"), RawClient(url) as client:
         client.socket.settimeout(0.05)
         for k in range(len(hello)):
             client.send(hello[k : k + 1])
@@ -155,7 +155,6 @@ def test_a_handshake_byte_by_byte_is_cut(url: str, certificate: Certificate) -> 
             with contextlib.suppress(TimeoutError):
                 if not client.receive():
                     break
-        assert time.monotonic() - start < 15  # head_timeout is 4 s, and all bytes would take 25 s
     assert serves(url, certificate)
 
 
@@ -181,11 +180,10 @@ GARBAGE = {
 
 @pytest.mark.parametrize("name", GARBAGE)
 def test_what_is_no_handshake_is_refused_at_once(url: str, name: str, certificate: Certificate) -> None:
-    start = time.monotonic()
-    with RawClient(url) as client:
+    limit = 30.0 if name == "a hello that claims 16 MB" else 3.5  # before head_timeout
+    with within(limit, "the refusal"), RawClient(url) as client:
         reply = client.send(GARBAGE[name]).read_until_close()
     assert reply[:1] in (b"", bytes([ALERT]))
-    assert name == "a hello that claims 16 MB" or time.monotonic() - start < 3.5  # before head_timeout
     assert serves(url, certificate)
 
 
@@ -201,7 +199,7 @@ def test_versions_before_1_2_are_refused(url: str) -> None:
 def test_there_is_no_renegotiation(process: ProxyProcess, certificate: Certificate) -> None:
     address = urlsplit(process.url).netloc
     command = ["openssl", "s_client", "-connect", address, "-tls1_2", "-CAfile", str(certificate.cert)]
-    found = subprocess.run(command, input="R\n" * 20, capture_output=True, text=True, timeout=30)
+    found = subprocess.run(command, input="R\n" * 20, capture_output=True, text=True, timeout=60)
     assert "RENEGOTIATING" in found.stdout + found.stderr
     assert re.search(r"no.renegotiation", found.stdout + found.stderr)
     assert serves(process.url, certificate)
