@@ -266,7 +266,7 @@ class Run:
         if isinstance(plugin, LineTracer):
             plugin.start()
         base = copy.parent / f"{copy.name}.tmp"
-        options = ["-q", "-p", "no:cacheprovider", f"--basetemp={base}", f"--rootdir={copy}"]
+        options = ["-q", "--reruns", "0", "-p", "no:cacheprovider", f"--basetemp={base}", f"--rootdir={copy}"]
         options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"] + ([] if tracing else ["-x"])
         code = int(pytest.main([*options, *arguments], plugins=[plugin]))
         self._result.write_text(json.dumps({"code": code, **plugin.result()}))

@@ -1,0 +1,140 @@
+"""Time limits: what raises TooSlow, and that pytest repeats a test for that reason only."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+import tomllib
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.support import ROOT
+from tests.support.timing import (
+    Deadline,
+    TooSlow,
+    async_wait_until,
+    at_once,
+    check_linear,
+    check_seconds,
+    wait_until,
+    within,
+)
+
+REPEATED = """
+import threading
+import pytest
+from tests.support.timing import TooSlow, check_seconds
+
+runs = {}
+
+@pytest.fixture(scope="module")
+def shared():
+    runs["shared"] = runs.get("shared", 0) + 1
+    yield []
+    print("closed", runs["shared"])
+
+def count(name):
+    runs[name] = runs.get(name, 0) + 1
+    return runs[name]
+
+def test_before(shared):
+    shared.append("before")
+
+def test_slow_once(shared):
+    shared.append("slow")
+    check_seconds(2.0 if count("once") == 1 else 0.0, 1.0, "work")
+
+def test_slow_in_a_thread(shared):
+    errors = []
+    def work():
+        try:
+            check_seconds(2.0 if count("thread") == 1 else 0.0, 1.0, "work")
+        except TooSlow as error:
+            errors.append(error)
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    for error in errors:
+        raise error
+
+def test_the_fixture_is_the_same(shared):
+    assert shared == ["before", "slow", "slow"]
+    assert runs["shared"] == 1
+
+def test_wrong_once():
+    assert count("wrong") == 2, "TooSlow: not a time limit"
+
+def test_always_slow():
+    print("attempt", count("always"))
+    raise TooSlow("work")
+"""
+
+
+def test_a_wait_returns_the_value_or_names_what_it_waited_for() -> None:
+    values = iter([None, 0, "", "found"])
+    assert wait_until(lambda: next(values)) == "found"
+    state = ["old"]
+    with pytest.raises(TooSlow, match=r"^not within 0\.01 s: new, not old$"):
+        wait_until(lambda: False, lambda: f"new, not {state[0]}", 0.01)
+    values = iter([None, "later"])
+    assert asyncio.run(async_wait_until(lambda: next(values))) == "later"
+    with pytest.raises(TooSlow, match="an event"):
+        asyncio.run(async_wait_until(lambda: False, "an event", 0.01))
+    deadline = Deadline("a step", -1.0)
+    with pytest.raises(TooSlow, match="a step"):
+        deadline.check()
+
+
+def test_measured_times_have_upper_limits() -> None:
+    check_seconds(1.0, 1.0, "work")
+    with pytest.raises(TooSlow, match=r"^work: 2 s, more than 1 s$"):
+        check_seconds(2.0, 1.0, "work")
+    with within(30.0, "work"):
+        pass
+    with pytest.raises(TooSlow, match="work"), within(0.0, "work"):
+        time.sleep(0.001)
+    with pytest.raises(ZeroDivisionError), within(30.0, "work"):
+        print(1 // 0)
+    with pytest.raises(TooSlow, match="work: failed after") as caught, within(-1.0, "work"):
+        print(1 // 0)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert at_once(3, lambda k: k, 30.0) == [0, 1, 2]
+    with pytest.raises(TooSlow, match="the start of 3 threads"):
+        at_once(3, lambda k: k, -1.0)
+
+
+def test_linear_time_is_told_from_quadratic_time() -> None:
+    def walk(size: int, power: int) -> None:
+        for _ in range(size**power):
+            pass
+
+    check_linear(lambda size: partial(walk, size, 1), 1000, "a walk")
+    with pytest.raises(TooSlow, match="a walk: size 200 takes"):
+        check_linear(lambda size: partial(walk, size, 2), 200, "a walk", 1600)
+    check_linear(lambda _: lambda: None, 10, "nothing")
+
+
+@pytest.mark.parametrize("parallel", [[], ["-p", "xdist", "-n", "2", "--dist", "loadfile"]], ids=["one", "parallel"])
+def test_only_a_missed_time_limit_is_measured_again(tmp_path: Path, parallel: list[str]) -> None:
+    options = shlex.split(
+        tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["addopts"]
+    )
+    reruns = options[options.index("--reruns") : options.index("--only-rerun") + 2]
+    (tmp_path / "test_repeated.py").write_text(REPEATED)
+    command = [sys.executable, "-m", "pytest", "-vs", "-p", "no:cacheprovider", "--disable-plugin-autoload"]
+    command += [*parallel, "-p", "rerunfailures", *reruns, "--rootdir", str(tmp_path), str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    for name in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID"):
+        environment.pop(name, None)
+    shown = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=120).stdout
+    summary = shown.strip().splitlines()[-1]
+    assert re.sub(r" in .*", "", summary.strip("= ")) == "2 failed, 4 passed, 5 rerun", shown
+    for name in ("test_wrong_once", "test_always_slow"):
+        assert re.search(rf"^FAILED .*::{name}", shown, re.M), shown
