@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from _fault_clients import ClientUnderTest, Content, OpenResponse, Options
 from tests.support.certificates import Certificate, make_certificate
-from tests.support.scripted_server import Script, ScriptedServer, wait_until
+from tests.support.scripted_server import Script, ScriptedServer
+from tests.support.timing import TooSlow, async_wait_until
 
 MB = 1 << 20
 HEAD = b"HTTP/1.1 200 OK\r\n"
@@ -110,6 +111,6 @@ def check(good: bool, note: str) -> None:
 async def closes(server: ScriptedServer, note: str, within: float = 1.0) -> None:
     """The client must close its connections."""
     try:
-        await wait_until(lambda: not server.open, within)
-    except TimeoutError:
+        await async_wait_until(lambda: not server.open, seconds=within)
+    except TooSlow:
         raise Failure(note) from None

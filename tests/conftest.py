@@ -10,9 +10,10 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from httpx import _config as httpx_config
 from hypothesis import settings
 
-from tests.support import uvicorn_polling, warm_python
+from tests.support import timing, uvicorn_polling, warm_python
 from tests.support.proxy_process import ProxyProcess
 
 settings.register_profile("exploring", deadline=None)
@@ -22,6 +23,8 @@ settings.load_profile("repeatable" if os.environ.get("CI") else "exploring")
 os.environ.setdefault("KNAPCACHE_COMPILE", "1")
 ProxyProcess.compiled = False
 uvicorn_polling.poll_often()
+for _name in ("connect", "read", "write", "pool"):  # a busy machine may take longer than httpx's five seconds
+    setattr(httpx_config.DEFAULT_TIMEOUT_CONFIG, _name, timing.DEADLINE)
 
 # The upstreams of tests are on this machine; a developer's proxy could not reach them.
 for _name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):

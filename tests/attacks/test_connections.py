@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.attacks.test_timeouts import connections, wait_until
+from tests.attacks.test_timeouts import connections
 from tests.support.raw_client import RawClient, chat, get, message
 from tests.support.recording_upstream import RecordedRequest, RecordingUpstream, UpstreamSide
 from tests.support.running_proxy import RunningProxy
+from tests.support.timing import wait_until
 
 ConnectFrom = Callable[..., RawClient]
 ATTACKER, OTHER = "127.0.0.2", "127.0.0.3"
@@ -42,7 +43,7 @@ def hanging(upstream: RecordingUpstream) -> Iterator[threading.Event]:
 
 def hang_until(released: threading.Event) -> Callable[[UpstreamSide, RecordedRequest], None]:
     def script(side: UpstreamSide, _request: RecordedRequest) -> None:
-        released.wait(20)
+        released.wait(60)
         side.reset()
 
     return script

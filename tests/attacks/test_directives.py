@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import time
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from knapcache.store.base import Entry
 from tests.attacks.conftest import Connect
 from tests.support.raw_client import CHAT, WireResponse, chat, chat_body, message
 from tests.support.running_proxy import RunningProxy
+from tests.support.timing import wait_until
 
 TTL = 30.0
 TEXTS = (f"directives {number}" for number in itertools.count())
@@ -26,10 +26,9 @@ def proxy_settings() -> dict[str, Any]:
 def stored(proxy: RunningProxy, response: WireResponse | None) -> Entry:
     """Return the entry of a response. A plain answer is stored after it was sent."""
     assert response is not None
-    key, end = bytes.fromhex(response.header("x-knapcache-key") or ""), time.monotonic() + 30.0
-    while not isinstance(entry := proxy.proxy.cache._engine.coordinator.store.get(key), Entry):
-        assert time.monotonic() < end, "the answer was not stored"
-        time.sleep(0.002)
+    key = bytes.fromhex(response.header("x-knapcache-key") or "")
+    entry = wait_until(lambda: proxy.proxy.cache._engine.coordinator.store.get(key), "the stored answer")
+    assert isinstance(entry, Entry)
     return entry
 
 

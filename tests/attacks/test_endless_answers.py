@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,6 +12,7 @@ from tests.support.proxy_process import ProxyProcess
 from tests.support.raw_client import RawClient, chat
 from tests.support.recording_upstream import RecordedRequest, RecordingUpstream, UpstreamSide
 from tests.support.running_proxy import RunningProxy
+from tests.support.timing import wait_until
 
 MAX_ANSWER = 300_000
 CAP = 96 << 20
@@ -59,13 +58,6 @@ class Endless:
                 return
         self.ended += not side.open
         side.open = False
-
-
-def wait_until(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "the condition never became true"
-        time.sleep(0.005)
 
 
 def read(client: RawClient, size: int) -> int:

@@ -44,7 +44,7 @@ def test_files_are_private_under_umask_000(upstream: RecordingUpstream, tmp_path
         exchange(process.url, chat("hello"))
         token = (folder / "admin-token").read_text().strip()
         headers = {"authorization": f"Bearer {token}"}
-        assert httpx.post(f"{process.url}/admin/v1/snapshot", headers=headers, timeout=30).status_code == 200
+        assert httpx.post(f"{process.url}/admin/v1/snapshot", headers=headers, timeout=60).status_code == 200
         modes = modes_below(tmp_path)
     modes |= modes_below(tmp_path)  # history.json is written at the end
     names = {path.name for path in modes}

@@ -12,6 +12,7 @@ from tests.attacks.conftest import Connect
 from tests.support.raw_client import CHAT, RawClient, chat, exchange, get
 from tests.support.recording_upstream import RecordingUpstream
 from tests.support.running_proxy import RunningProxy
+from tests.support.timing import within
 
 VALID_KEY, BOBS_KEY = "kc-alice-xxxxxxxxxxxxxxxx", "kc-bob-xxxxxxxxxxxxxxxxxx"
 TEXTS = (f"headers {number}" for number in itertools.count())
@@ -79,7 +80,8 @@ def test_two_credentials_are_no_credential_of_a_tenant(proxy: RunningProxy, upst
 def test_requests_that_differ_in_a_header_are_not_coalesced(connect: Connect, upstream: RecordingUpstream) -> None:
     upstream.delay = 0.5
     text = next(TEXTS)
-    clients = [connect().send(chat(text, f"x-deployment: {name}", key=VALID_KEY)) for name in ("a", "b", "a")]
+    with within(upstream.delay / 2, "three requests at once"):
+        clients = [connect().send(chat(text, f"x-deployment: {name}", key=VALID_KEY)) for name in ("a", "b", "a")]
     found = [client.responses(1)[0] for client in clients]
     assert sorted(str(each.outcome) for each in found) == ["coalesced", "miss", "miss"]
     assert len(upstream.requests) == 2

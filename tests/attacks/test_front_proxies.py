@@ -255,7 +255,7 @@ def test_a_stream_arrives_event_by_event(front: FrontProxy, upstream: RecordingU
         side.send(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
         event = b'data: {"id":"1","choices":[{"index":0,"delta":{"content":"first"}}]}\n\n'
         side.send(b"%x\r\n%b\r\n" % (len(event), event))
-        if received.wait(20):
+        if received.wait(60):
             in_time.set()
         side.send(b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")
 
@@ -269,7 +269,7 @@ def test_a_stream_arrives_event_by_event(front: FrontProxy, upstream: RecordingU
         received.set()
         while b"[DONE]" not in data:
             data += client.receive()
-    assert in_time.wait(30)
+    assert in_time.wait(60)
 
 
 def test_a_client_cannot_choose_its_address(front: FrontProxy) -> None:

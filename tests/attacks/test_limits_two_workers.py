@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from tests.support.proxy_process import ADMIN_TOKEN, ProxyProcess
 from tests.support.raw_client import CHAT, RawClient, chat_body, exchange, message
 from tests.support.recording_upstream import RecordingUpstream, send
+from tests.support.timing import wait_until
 
 OUTPUT = 0.01
 ANSWER_TOKENS, LIMIT = 500, 50.0
@@ -37,6 +37,10 @@ def limits(workers: ProxyProcess) -> list[dict[str, Any]]:
     return rows
 
 
+def is_taken(row: dict[str, Any]) -> bool:
+    return bool(row["reserved"] or (row["limit"] == "concurrent" and row["used"]))
+
+
 def test_two_workers_count_the_same_dollars_and_slots(workers: ProxyProcess, upstream: RecordingUpstream) -> None:
     def post(text: str) -> bytes:
         body = chat_body(f"{text} " + "word " * ANSWER_TOKENS)[:-1] + b', "user": "a", "user": "a"}'
@@ -53,10 +57,7 @@ def test_two_workers_count_the_same_dollars_and_slots(workers: ProxyProcess, ups
         assert full.json()["error"]["limit"] == "concurrent"
         for client in leaving:
             client.reset()
-        end = time.monotonic() + 30.0
-        while any(row["reserved"] or (row["limit"] == "concurrent" and row["used"]) for row in limits(workers)):
-            assert time.monotonic() < end, f"the slots of callers that left are not free: {limits(workers)}"
-            time.sleep(0.1)
+        wait_until(lambda: not any(map(is_taken, limits(workers))), lambda: f"free slots: {limits(workers)}")
         upstream.clear()
         statuses = [exchange(workers.url, post(f"spent {k}"))[0].status for k in range(25)]
         assert statuses[-1] == 429, (statuses, limits(workers))

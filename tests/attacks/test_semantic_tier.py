@@ -12,8 +12,8 @@ import pytest
 from tests.attacks.test_bounded_work import attack, text
 from tests.support.meanings import MODEL, TASKS, WORDINGS, MeaningUpstream, SemanticClient
 from tests.support.proxy_process import ADMIN_TOKEN, ProxyProcess
-from tests.support.redis_servers import wait_until
 from tests.support.running_proxy import RunningProxy
+from tests.support.timing import wait_until
 
 KEYS = {name: f"kc-{name}-xxxxxxxxxxxxxxxxxxxxxxxx" for name in ("attacker", "victim")}
 LIMIT_TOKENS = " ".join(["word"] * 62)

@@ -10,7 +10,8 @@ import pytest
 
 from tests.serve.test_shared_store import SharedProxy
 from tests.support.recording_upstream import RecordingUpstream
-from tests.support.redis_servers import EngineServer, wait_until
+from tests.support.redis_servers import EngineServer
+from tests.support.timing import wait_until
 
 pytest.importorskip("redis", reason="the extra redis is not installed")
 

@@ -10,11 +10,11 @@ import httpx
 import pytest
 from playwright.sync_api import Browser
 
-from tests.attacks.test_timeouts import wait_until
 from tests.support.browser import chromium, visit, wait_for_data
 from tests.support.raw_client import chat, exchange
 from tests.support.recording_upstream import RecordingUpstream, plain, send
 from tests.support.running_proxy import RunningProxy
+from tests.support.timing import wait_until
 
 TOKEN = "0123456789abcdef-browser-token"
 VALID_KEY = "kc-hostile-xxxxxxxxxxxxxxxxxxxxxxxx"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from tests.support.proxy_process import ProxyProcess
 from tests.support.raw_client import RawClient, chat, chat_body, get, message
 from tests.support.recording_upstream import RecordingUpstream, plain, send
 from tests.support.running_proxy import RunningProxy
+from tests.support.timing import TooSlow, wait_until
 
 PATHS = ["/v1/chat/completions", "/v1/files", "/admin/v1/login", "/nowhere"]
 SHORT = {"head_timeout": 0.4, "body_timeout": 0.4, "idle_timeout": 0.6, "write_timeout": 0.8}
@@ -31,11 +31,10 @@ def connections(proxy: RunningProxy) -> Connections:
     return found
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+def is_open(client: RawClient) -> bool:
+    """Return whether the server has its end of a connection open, according to the kernel's table."""
+    (_, port), (_, server) = client.socket.getsockname(), client.socket.getpeername()
+    return f" 0100007F:{server:04X} 0100007F:{port:04X} 01 " in Path("/proc/net/tcp").read_text(encoding="ascii")
 
 
 def trickle(client: RawClient, data: bytes) -> None:
@@ -53,7 +52,7 @@ def trickle(client: RawClient, data: bytes) -> None:
             return
         client.socket.settimeout(20)
         return
-    raise AssertionError("the server still waits after 20 seconds")
+    raise TooSlow("the server still waits after 20 seconds")
 
 
 def test_a_silent_connection_is_closed_without_a_response(connect: Connect) -> None:
@@ -109,7 +108,7 @@ def test_a_client_that_reads_nothing_is_disconnected(
     wait_until(lambda: len(connections(proxy)) == 0)
     client = connect()
     client.send(message(f"POST {path} HTTP/1.1", "Authorization: Bearer k", "Cache-Control: no-store", body=b"{}"))
-    wait_until(lambda: len(connections(proxy)) == 1)
+    upstream.wait_for(1)
     wait_until(lambda: len(connections(proxy)) == 0)
     assert len(client.read_until_close()) < 30 << 20
 
@@ -140,7 +139,7 @@ def test_the_timeouts_hold_on_uvloop(process: ProxyProcess, upstream: RecordingU
     statuses = [[response.status for response in client.responses_until_close()] for client in clients]
     assert statuses == [[], [408], [408], [200], [400]]
     upstream.wait_for(1)
-    time.sleep(2.0)  # longer than write_timeout
+    wait_until(lambda: not is_open(unread))
     assert len(unread.read_until_close()) < 30 << 20
     for client in (unread, *clients):
         client.socket.close()

@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -19,6 +19,7 @@ from tests.attacks.test_request_framing import REFUSED
 from tests.support.proxy_process import ADMIN_TOKEN, ProxyProcess
 from tests.support.raw_client import CHAT, RawClient, WireResponse, chat, exchange, get, message
 from tests.support.recording_upstream import RecordingUpstream
+from tests.support.timing import wait_until
 
 VALID_KEY = "tenant-a-key"
 OTHER_KEY = "tenant-b-key"
@@ -42,13 +43,6 @@ def each_worker(process: ProxyProcess) -> Iterator[str]:
     for pid in sorted(process.pids(), key=lambda pid: pid != owner):
         with process.only(pid):
             yield "owner" if pid == owner else "reader"
-
-
-def eventually(true: Callable[[], bool], seconds: float = 30.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "the condition did not become true"
-        time.sleep(0.05)
 
 
 def ask(process: ProxyProcess, text: str, key: str = VALID_KEY) -> WireResponse:
@@ -103,7 +97,7 @@ def test_both_workers_separate_tenants(process: ProxyProcess, upstream: Recordin
             assert unknown.status == 401
     assert own[VALID_KEY].isdisjoint(own[OTHER_KEY])
     # The positive control: a tenant's own answer reaches the other worker.
-    eventually(lambda: all(ask(process, text).outcome == "hit" for _worker in each_worker(process)))
+    wait_until(lambda: all(ask(process, text).outcome == "hit" for _worker in each_worker(process)))
     senders = {request.json()["messages"][0]["content"]: request for request in upstream.requests}
     assert set(senders) == {text}
 
@@ -159,7 +153,7 @@ def test_no_client_can_send_events_to_the_owner(process: ProxyProcess) -> None:
 
 
 def test_no_answer_is_wrong_while_workers_are_killed(process: ProxyProcess, upstream: RecordingUpstream) -> None:
-    stop, wrong, served = threading.Event(), list[str](), itertools.count()
+    stop, wrong, served = threading.Event(), list[str](), list[str]()
 
     def load(number: int) -> None:
         for k in itertools.count():
@@ -175,7 +169,7 @@ def test_no_answer_is_wrong_while_workers_are_killed(process: ProxyProcess, upst
             if response is None:
                 continue
             if response.status == 200:
-                next(served)
+                served.append(text)
                 if response.text != f"You said: {text}":
                     wrong.append(f"{text}: {response.text}")
             elif response.status not in (502, 503):
@@ -189,10 +183,10 @@ def test_no_answer_is_wrong_while_workers_are_killed(process: ProxyProcess, upst
             owner = process.owner()
             pid = owner if victim == "owner" else next(pid for pid in process.pids() if pid != owner)
             os.kill(pid, signal.SIGKILL)
-            eventually(lambda pid=pid: pid not in process.pids() and len(process.pids()) == 2)  # type: ignore[misc]
-            eventually(lambda pid=pid: process.owner() not in (0, pid))  # type: ignore[misc]
-            mark = next(served)
-            eventually(lambda mark=mark: next(served) > mark + 50)  # type: ignore[misc]
+            wait_until(lambda pid=pid: pid not in process.pids() and len(process.pids()) == 2)  # type: ignore[misc]
+            wait_until(lambda pid=pid: process.owner() not in (0, pid))  # type: ignore[misc]
+            mark = len(served)
+            wait_until(lambda mark=mark: len(served) > mark + 50)  # type: ignore[misc]
     finally:
         stop.set()
         for thread in threads:
@@ -200,7 +194,7 @@ def test_no_answer_is_wrong_while_workers_are_killed(process: ProxyProcess, upst
     assert wrong == []
     for _worker in each_worker(process):
         assert ask(process, f"{VALID_KEY} common 1").outcome in ("hit", "miss")
-    eventually(lambda: admin(process, "/admin/v1/summary").status == 200)
+    wait_until(lambda: admin(process, "/admin/v1/summary").status == 200)
     for request in upstream.requests:
         text = request.json()["messages"][0]["content"]
         if text.startswith("tenant-"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +12,7 @@ from knapcache.serve.upstream.health import PassiveHealth
 from tests.support.raw_client import CHAT, RawClient, WireResponse, chat, chat_body, exchange, message
 from tests.support.recording_upstream import RecordingUpstream, plain, send
 from tests.support.running_proxy import RunningProxy
+from tests.support.timing import wait_until
 
 VALID_KEY, OTHER_KEY = "kc-victim-xxxxxxxxxxxxxxxx", "kc-attacker-xxxxxxxxxxxxxx"
 KEYS = {"first": "KEY-OF-THE-FIRST", "second": "KEY-OF-THE-SECOND"}
@@ -46,10 +46,10 @@ def proxy(
 @pytest.fixture(autouse=True)
 def healthy(proxy: RunningProxy, second: RecordingUpstream) -> None:
     """Forget the failures of the test before."""
-    end = time.monotonic() + 20.0
-    while any(each.client.in_flight for each in proxy.proxy.upstreams.all):
-        assert time.monotonic() < end, "requests of an earlier test are still in flight"
-        time.sleep(0.02)
+    wait_until(
+        lambda: not any(each.client.in_flight for each in proxy.proxy.upstreams.all),
+        "the end of the requests of an earlier test",
+    )
     second.clear()
     reset_health(proxy)
 

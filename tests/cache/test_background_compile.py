@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from knapcache.cache import background_compile
 from knapcache.cache.background_compile import MAX_PLAIN_ENTRIES, prepare
 from knapcache.kernel_files import LOCK
 from tests.support.caches import CHAT, Upstream, admission_of, request_of, small_cache
+from tests.support.timing import wait_until
 
 NAMES = ("lru", ("fifo",))
 
@@ -157,10 +157,7 @@ def test_the_child_process_ends_its_work_without_its_parent(tmp_path: Path) -> N
 
 def wait_for_kernels(folder: Path) -> None:
     """Wait until a process has held the lock of the kernel directory, written kernels and released it."""
-    deadline = time.monotonic() + 120
-    while not list(folder.glob("*/settle-*")):
-        assert time.monotonic() < deadline, "no kernels were written"
-        time.sleep(0.05)
+    wait_until(lambda: list(folder.glob("*/settle-*")), "kernels", seconds=240.0)
     (lock,) = folder.glob(f"*/{LOCK}")
     with lock.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # the child ends within seconds

@@ -17,6 +17,7 @@ from knapcache.errors import StoreError
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.caches import CHAT, Upstream, is_answer, payload_of, request_of, small_cache, store_of
 from tests.support.faulty_disk import DISK_FAULTS, SlowDisk, slow_disk_under_stores
+from tests.support.timing import Deadline, async_wait_until, check_seconds
 
 ENTRIES = 150
 
@@ -130,30 +131,27 @@ async def test_a_disk_that_does_not_answer(ram_path: Path, slow_disk: SlowDisk, 
     async with LoopMonitor() as monitor:
         await wait_open(cache)
         assert slow_disk.injected > 0
-        for attempt in range(3):  # a busy machine may spoil one round, not three
-            times = sorted([(await fetch(cache, name % 200))[1] for name in range(10, 310)])
-            if times[int(0.99 * len(times))] <= 0.05:
-                break
-            assert attempt < 2, times[-10:]
+        times = sorted([(await fetch(cache, name % 200))[1] for name in range(10, 310)])
+        check_seconds(times[int(0.99 * len(times))], 0.05, "99th percentile")
         at_once = await asyncio.gather(*(fetch(cache, f"new {name}") for name in range(200)))
         assert {outcome for outcome, _ in at_once} == {"miss"}
         again = await fetch(cache, "new 1")
         if kind != "stopped":
             assert again[0] == "hit", "what is queued for the disk is in memory"
         assert cache.stats()["breaker"]["skipped"] > 0
-    assert monitor.worst < 2.0, "the event loop waited for the disk"
+    check_seconds(monitor.worst, 2.0, "stall of the loop")
     slow_disk.repair()
     await wait_recovered(cache)
     await asyncio.to_thread(check_and_close, cache)
 
 
 async def wait_recovered(cache: Cache) -> None:
-    limit = time.monotonic() + 60
+    deadline = Deadline(lambda: f"a closed breaker: {cache.stats()['breaker']}")
     while True:
         await fetch(cache, 140)
         if cache.stats()["breaker"]["state"] == "closed" and (await fetch(cache, 140))[0] == "hit":
             return
-        assert time.monotonic() < limit, cache.stats()["breaker"]
+        deadline.check()
         await asyncio.sleep(0.05)
 
 
@@ -234,10 +232,7 @@ async def test_readers_hand_over_without_waiting(ram_path: Path, monkeypatch: py
     with filled(path) as owner, small_cache(capacity="8MiB", path=path) as reader:
         assert (await fetch(reader, 1))[0] == "hit"
         assert (await fetch(reader, "new"))[0] == "miss"
-        limit = time.monotonic() + 30
-        while reader.stats().get("handed_over", 0) < 1:
-            assert time.monotonic() < limit
-            await asyncio.sleep(0.01)
+        await async_wait_until(lambda: reader.stats().get("handed_over", 0) >= 1)
         await asyncio.to_thread(owner.maintain)
         assert (await fetch(owner, "new"))[0] == "hit"
         free = threading.Event()
@@ -245,7 +240,7 @@ async def test_readers_hand_over_without_waiting(ram_path: Path, monkeypatch: py
         async with LoopMonitor() as monitor:
             for name in range(20):
                 assert (await fetch(reader, f"large {name}", 1 << 20))[0] == "miss"
-        assert monitor.worst < 2.0
+        check_seconds(monitor.worst, 2.0, "stall of the loop")
         assert reader.stats()["handover_failed"] > 0
         free.set()
 

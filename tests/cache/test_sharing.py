@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -25,6 +24,7 @@ from tests.support.caches import (
     store_of,
     wait_ended,
 )
+from tests.support.timing import Deadline
 
 # Commands: "fetch NAME", "maintain", "owner", "check", "end".
 CHILD = """
@@ -111,9 +111,9 @@ def test_a_reader_becomes_the_owner_when_the_owner_is_killed(ram_path: Path) -> 
     first.send_signal(signal.SIGKILL)
     wait_ended(first)
     assert send(second, "fetch 31") == "miss"  # answered without an owner
-    limit = time.monotonic() + 60
+    deadline = Deadline("a process becomes the owner")
     while send(second, "owner") != "True":
-        assert time.monotonic() < limit, "no process becomes the owner"
+        deadline.check()
         assert send(second, "maintain") == "maintained"
     assert send(second, "maintain") == "maintained"
     assert [send(second, f"fetch {name}") for name in range(20)] == ["hit"] * 20

@@ -19,6 +19,7 @@ from matplotlib.image import imread
 
 from knapcache.cli.main import build_parser, main
 from knapcache_experiments.catalogue import EXPERIMENTS
+from tests.support.timing import wait_until
 
 COMMAND = Path(sys.executable).with_name("knapcache")
 # Names are a contract: scripts and result files use them.
@@ -263,9 +264,7 @@ def run_interrupted(out: Path) -> tuple[int, str, str]:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     children = Path(f"/proc/{run.pid}/task/{run.pid}/children")
-    deadline = time.monotonic() + 60
-    while not children.read_text() and time.monotonic() < deadline:  # until the workers have started
-        time.sleep(0.05)
+    wait_until(children.read_text, "the start of the workers")
     time.sleep(0.5)
     os.killpg(run.pid, signal.SIGINT)
     printed, error = run.communicate(timeout=60)

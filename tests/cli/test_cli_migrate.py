@@ -25,7 +25,8 @@ from knapcache.store.redis.layout import MIN_SIZE_LIMIT, EngineLayout
 from knapcache.store.redis.store import RedisStore
 from knapcache.store.size_limits import size_limit_of
 from knapcache.store.sqlite.layout import DiskLayout
-from tests.support.redis_servers import EngineServer, wait_until
+from tests.support.redis_servers import EngineServer
+from tests.support.timing import wait_until
 
 pytest.importorskip("redis", reason="the extra redis is not installed")
 
@@ -352,7 +353,7 @@ def test_purge_on_a_url_in_use_is_made_by_its_owner(
         assert (owner.owner, reader.owner) == (True, False)
         assert "10 entries removed" in run(capsys, "purge", "--config", config, "--all")
         assert (owner.owner, owner.stats()["entries"]) == (True, 0)
-        wait_until(lambda: store_of(reader).get_nowait(key) is NOT_IN_MEMORY, 5.0)
+        wait_until(lambda: store_of(reader).get_nowait(key) is NOT_IN_MEMORY, "the purge in the near cache", 5.0)
         assert ask(reader, 9).outcome == "miss"
         owner.check()
 

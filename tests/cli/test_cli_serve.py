@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -10,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import tomllib
 import urllib.request
 from pathlib import Path
@@ -24,6 +24,7 @@ from knapcache.serve.http.auth import Authenticator
 from knapcache.serve.settings import Settings
 from knapcache.serve.settings.loading import read_text
 from knapcache.serve.settings.secrets import digest_of
+from tests.support.timing import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -180,20 +181,18 @@ def test_serve_runs_until_sigterm(tmp_path: Path) -> None:
                "--policy", "lru", "--set", "shadows=[]"]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
-        for _ in range(300):
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as answer:
-                    assert answer.status == 200
-                    break
-            except OSError:
-                assert process.poll() is None
-                time.sleep(0.1)
-        else:
-            pytest.fail("not ready in 30 seconds")
+
+        def is_ready() -> bool:
+            assert process.poll() is None
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz") as answer:
+                return bool(answer.status == 200)
+            return False
+
+        wait_until(is_ready, "readiness")
         assert (tmp_path / "data" / "secret").stat().st_mode & 0o777 == 0o600
     finally:
         process.send_signal(signal.SIGTERM)
-        out, _ = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=60)
     assert process.returncode in (0, -signal.SIGTERM), out
 
 

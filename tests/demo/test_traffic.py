@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
@@ -25,6 +25,7 @@ from knapcache.demo.traffic import TrafficOptions, TrafficStats, generate_reques
 from knapcache.errors import InvalidInput
 from knapcache.testing import FakeUpstream
 from tests.support.running_proxy import RunningProxy
+from tests.support.timing import wait_until
 
 PROMPTS = [f"question {k}" for k in range(50)]
 
@@ -333,19 +334,10 @@ def test_ctrl_c_prints_the_table_so_far(upstream: FakeUpstream) -> None:
     code += f"from knapcache.cli.main import main; sys.exit(main({words!r}))"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
-            wait_for(lambda: upstream.count() > 5)
+            wait_until(lambda: upstream.count() > 5, "six requests")
             os.kill(process.pid, signal.SIGINT)
             out, err = process.communicate(timeout=60)
         finally:
             process.kill()
     assert (process.returncode, err) == (0, b"")
     assert b"unknown" in out
-
-
-def wait_for(state: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    for _ in range(1000):
-        if state():
-            return
-        pause.wait(0.02)
-    raise AssertionError("the state was not reached in 20 seconds")

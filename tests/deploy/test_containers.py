@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import re
@@ -9,7 +10,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from knapcache.serve.settings import Settings
 from knapcache.serve.settings.loading import NOT_SETTINGS
 from tests.support.dockerfile import ImageFolder, Instruction, parse
 from tests.support.programs import find_program, run_program
+from tests.support.timing import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -175,17 +176,11 @@ def ask(port: int, method: str, path: str, body: Any = None) -> tuple[int, dict[
         connection.close()
 
 
-def wait_until_ready(port: int, process: subprocess.Popen[bytes], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        assert process.poll() is None, "the container's command ended"
-        try:
-            if ask(port, "GET", "/readyz")[0] == 200:
-                return
-        except OSError:
-            pass
-        time.sleep(0.2)
-    pytest.fail(f"not ready after {seconds} s")
+def is_ready(port: int, process: subprocess.Popen[bytes]) -> bool:
+    assert process.poll() is None, "the container's command ended"
+    with contextlib.suppress(OSError):
+        return ask(port, "GET", "/readyz")[0] == 200
+    return False
 
 
 @pytest.mark.long
@@ -204,7 +199,7 @@ def test_the_steps_of_the_dockerfile_make_a_proxy_that_serves(tmp_path: Path) ->
     with log.open("w") as file:
         process = subprocess.Popen([program, *the("CMD").command], env=variables, cwd=tmp_path, stderr=file)
     try:
-        wait_until_ready(port, process, 120)
+        wait_until(lambda: is_ready(port, process), "readiness", seconds=120)
         check = the("HEALTHCHECK").command
         subprocess.run([shutil.which(check[0], path=variables["PATH"]) or "", *check[1:]], env=variables, check=True)
         question = {"model": "smollm2-135m", "max_tokens": 8, "messages": [{"role": "user", "content": "Hello?"}]}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +16,25 @@ from knapcache.testing import FakeUpstream
 from tests.serve.conftest import Start
 from tests.support.proxy_process import ProxyProcess
 from tests.support.running_proxy import RunningProxy
+from tests.support.timing import wait_until
 
 MAIL, KEY = "jane.doe@example.org", "sk-proj-aaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 
 
 def lines(folder: Path, count: int = 0, **wanted: Any) -> list[dict[str, Any]]:
     """Return the lines of a log, when there are so many."""
-    end = time.monotonic() + 20.0
-    while True:
+    found: list[dict[str, Any]] = []
+
+    def are_written() -> bool:
         if (folder / "content.sqlite").exists():
             with contextlib.closing(ContentFile(folder / "content.sqlite", create=False)) as file:
-                found = list(file.lines(LogFilter(**wanted)))
-            if len(found) >= count:
-                file_check(folder)
-                return found
-        assert time.monotonic() < end, "the lines were not written"
-        time.sleep(0.05)
+                found[:] = file.lines(LogFilter(**wanted))
+            return len(found) >= count
+        return False
+
+    wait_until(are_written, lambda: f"{count} lines; there are {len(found)}")
+    file_check(folder)
+    return found
 
 
 def file_check(folder: Path) -> None:
@@ -115,7 +117,7 @@ def test_all_workers_write_to_one_log(tmp_path: Path, upstream: FakeUpstream) ->
             with proxy.only(pid):
                 for k in range(5):
                     body = {"model": "m", "messages": messages(f"question {k} of {pid}")}
-                    assert httpx.post(f"{proxy.url}/v1/chat/completions", json=body, timeout=20.0).status_code == 200
+                    assert httpx.post(f"{proxy.url}/v1/chat/completions", json=body, timeout=60).status_code == 200
     found = lines(tmp_path / "data", 10)
     assert len(found) == 10
     assert len({line["prompt"] for line in found}) == 10

@@ -23,6 +23,7 @@ import pytest
 
 from knapcache.serve.upstream import health
 from tests.support.running_proxy import RunningProxy
+from tests.support.timing import async_wait_until
 
 SERVE = """
 import sys, threading
@@ -61,7 +62,7 @@ class Load:
     """Clients that ask one question after another, and what became of these."""
 
     def __init__(self, url: str) -> None:
-        self._client = openai.AsyncOpenAI(base_url=url, api_key="any", max_retries=0, timeout=30)
+        self._client = openai.AsyncOpenAI(base_url=url, api_key="any", max_retries=0, timeout=60)
         self._numbers = itertools.count()
         self.answered: list[tuple[float, str]] = []
         """When each request began, and which upstream has answered it."""
@@ -97,9 +98,10 @@ class Load:
     async def until(self, name: str, count: int) -> None:
         """Wait until an upstream has answered so many requests that begin from now on."""
         now = time.monotonic()
-        async with asyncio.timeout(60):
-            while sum(began > now and answered == name for began, answered in self.answered) < count:
-                await asyncio.sleep(0.01)
+        await async_wait_until(
+            lambda: sum(began > now and answered == name for began, answered in self.answered) >= count,
+            f"{count} answers of {name}",
+        )
 
     async def close(self) -> None:
         await self._client.close()

@@ -5,7 +5,6 @@ reported.
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import nullcontext
 from typing import Any
 
@@ -17,8 +16,9 @@ from knapcache.serve.observe.events import Event
 from knapcache.testing import FakeUpstream
 from tests.serve.conftest import Start
 from tests.support.events import EventList
-from tests.support.proxy_scenarios import body, concurrent_clients, many_faults, wait_until
+from tests.support.proxy_scenarios import body, concurrent_clients, many_faults
 from tests.support.running_proxy import RunningProxy
+from tests.support.timing import Deadline, async_wait_until, within
 
 
 def events(proxy: RunningProxy) -> list[Event]:
@@ -82,7 +82,7 @@ def test_retries_are_limited(start: Start, upstream: FakeUpstream) -> None:
 def test_an_unreachable_upstream(start: Start) -> None:
     proxy = start(upstreams=[{"name": "unreachable", "url": "http://127.0.0.1:9/v1"}])
     for stream in (False, True):
-        answer = httpx.post(f"{proxy.openai_url}/chat/completions", json=body("a", stream=stream), timeout=20)
+        answer = httpx.post(f"{proxy.openai_url}/chat/completions", json=body("a", stream=stream), timeout=60)
         assert answer.status_code == 502
         assert answer.json()["error"]["type"] == "upstream_failed"
         assert "unreachable" in answer.json()["error"]["message"]
@@ -93,7 +93,7 @@ def test_an_unreachable_upstream(start: Start) -> None:
 def test_an_upstream_that_times_out(start: Start, upstream: FakeUpstream) -> None:
     upstream.delay = 3.0
     proxy = start(upstreams=[upstream_with(upstream, timeout=0.3, retries=0)])
-    answer = httpx.post(f"{proxy.openai_url}/chat/completions", json=body("a"), timeout=20)
+    answer = httpx.post(f"{proxy.openai_url}/chat/completions", json=body("a"), timeout=60)
     assert answer.status_code == 504
     upstream.stop_stalling()
 
@@ -123,7 +123,7 @@ async def test_a_stream_is_stored_after_its_client_disconnects(proxy: RunningPro
         async with client.stream("POST", "/chat/completions", json=body("one two three", stream=True)) as answer:
             async for _ in answer.aiter_raw():
                 break
-        await wait_until(lambda: len(seen) == 1)
+        await async_wait_until(lambda: len(seen) == 1)
         assert (seen[0].outcome, seen[0].status) == ("miss", 499)
         assert seen[0].cost > 0
         again = await client.post("/chat/completions", json=body("one two three"))
@@ -140,8 +140,8 @@ async def test_an_abandoned_stream_is_aborted_if_finish_abandoned_is_off(start: 
         async with client.stream("POST", "/chat/completions", json=body(words, stream=True)) as answer:
             async for _ in answer.aiter_raw():
                 break
-        await wait_until(lambda: len(seen) == 1)
-        await wait_until(lambda: upstream.disconnects == 1)
+        await async_wait_until(lambda: len(seen) == 1)
+        await async_wait_until(lambda: upstream.disconnects == 1)
     assert seen[0].status == 499
 
 
@@ -152,14 +152,15 @@ async def test_stale_answers_are_served_and_refreshed(start: Start, upstream: Fa
         async def post() -> httpx.Response:
             return await client.post("/chat/completions", json=body("news"))
 
-        assert [(await post()).headers["x-knapcache"] for _ in range(2)] == ["miss", "hit"]
+        with within(0.9, "a request and its repetition"):
+            assert [(await post()).headers["x-knapcache"] for _ in range(2)] == ["miss", "hit"]
         await asyncio.sleep(1.2)
         stale = await post()
         assert stale.headers["x-knapcache"] == "stale"
-        await wait_until(lambda: upstream.count() >= 2)
-        end = time.monotonic() + 30.0
+        await async_wait_until(lambda: upstream.count() >= 2)
+        deadline = Deadline("a refreshed answer")
         while (fresh := await post()).json()["id"] == stale.json()["id"]:
-            assert time.monotonic() < end, "the answer was not refreshed"
+            deadline.check()
             await asyncio.sleep(0.02)
         assert fresh.headers["x-knapcache"] in ("hit", "stale")  # stale: a second has passed on a busy machine
 

@@ -19,8 +19,9 @@ from knapcache.errors import InvalidInput, StoreError
 from knapcache.serve.proxy import Proxy
 from knapcache.serve.settings import Settings
 from knapcache.testing import FakeUpstream
-from tests.support.redis_servers import EngineServer, free_port, wait_until
+from tests.support.redis_servers import EngineServer, free_port
 from tests.support.running_proxy import RunningProxy
+from tests.support.timing import wait_until
 
 pytest.importorskip("redis", reason="the extra redis is not installed")
 
@@ -37,7 +38,7 @@ class SharedProxy(RunningProxy):
         settings = {"store": store, "secret": SECRET, "policy": "lru", "allow_anonymous": True, **settings}
         super().__init__(folder, upstream, **settings)
         self.asked = 0
-        self.client = httpx.Client(base_url=self.url, timeout=20.0)
+        self.client = httpx.Client(base_url=self.url, timeout=60)
         self.client.headers["authorization"] = f"Bearer {self.proxy.admin_token}"
 
     def stop(self) -> None:
@@ -47,7 +48,7 @@ class SharedProxy(RunningProxy):
     def ask(self, prompt: str) -> httpx.Response:
         body = CHAT | {"messages": [{"role": "user", "content": prompt}]}
         self.asked += 1
-        response = httpx.post(f"{self.url}/v1/chat/completions", json=body, timeout=20.0)
+        response = httpx.post(f"{self.url}/v1/chat/completions", json=body, timeout=60)
         assert response.status_code == 200, response.text
         return response
 
@@ -108,7 +109,7 @@ def test_both_proxies_show_the_numbers_of_both(pair: tuple[SharedProxy, SharedPr
         one.ask("a question for the totals")
     asked = sum(one.asked for one in pair)
     for one in pair:
-        wait_until(partial(one.shows, asked), 20.0)
+        wait_until(partial(one.shows, asked))
     first, second = (one.get("/summary") for one in pair)
     for name in ("hits", "coalesced", "misses", "tokens_saved", "cost_spent", "bytes_saved"):
         assert first["all"][name] == pytest.approx(second["all"][name])
@@ -126,7 +127,7 @@ def test_both_proxies_show_the_numbers_of_both(pair: tuple[SharedProxy, SharedPr
 
 def test_any_proxy_lists_all_proxies(pair: tuple[SharedProxy, SharedProxy], engine: EngineServer) -> None:
     for one in pair:
-        wait_until(partial(one.lists, 2), 20.0)
+        wait_until(partial(one.lists, 2))
         page = one.get("/proxies")
         assert [row["this"] for row in page["rows"]] == [True, False]
         assert sorted(row["owner"] for row in page["rows"]) == [False, True]
@@ -138,9 +139,9 @@ def test_any_proxy_lists_all_proxies(pair: tuple[SharedProxy, SharedProxy], engi
 def test_a_purge_at_any_proxy_is_effective_at_all(pair: tuple[SharedProxy, SharedProxy]) -> None:
     for one, other in (pair, pair[::-1]):
         key = one.ask("a question to purge").headers["x-knapcache-key"]
-        wait_until(partial(one.succeeds, "GET", f"/entries/{key}"), 20.0)
-        wait_until(partial(other.succeeds, "DELETE", f"/entries/{key}"), 20.0)
-        wait_until(partial(one.misses, "a question to purge"), 20.0)
+        wait_until(partial(one.succeeds, "GET", f"/entries/{key}"))
+        wait_until(partial(other.succeeds, "DELETE", f"/entries/{key}"))
+        wait_until(partial(one.misses, "a question to purge"))
 
 
 def test_a_login_at_one_proxy_is_valid_at_the_other(pair: tuple[SharedProxy, SharedProxy]) -> None:
@@ -152,7 +153,7 @@ def test_a_login_at_one_proxy_is_valid_at_the_other(pair: tuple[SharedProxy, Sha
     assert httpx.get(f"{second.url}/admin/v1/session", headers=session).json() == found.json()
     assert httpx.get(f"{second.url}/admin/v1/summary", headers=session | {"x-csrf-token": ""}).status_code == 403
     assert httpx.post(f"{second.url}/admin/v1/logout", headers=session).status_code == 200
-    wait_until(lambda: httpx.get(f"{first.url}/admin/v1/session", headers=session).status_code == 401, 20.0)
+    wait_until(lambda: httpx.get(f"{first.url}/admin/v1/session", headers=session).status_code == 401)
     rotated = first.client.post("/admin/v1/token/rotate", json={})
     assert rotated.status_code == 409
     assert "change secret, or set admin_token" in rotated.json()["error"]["message"]
@@ -181,22 +182,22 @@ def test_without_the_engine_the_proxies_go_on_serving_and_say_so(
         )  # the engine is absent at the start
         assert [one.ask("before the engine").headers["x-knapcache"] for one in (first, second)] == ["miss", "miss"]
         assert httpx.get(f"{first.url}/readyz").status_code == 200
-        wait_until(lambda: first.get("/summary")["health"]["engine"]["state"] == "away", 20.0)
+        wait_until(lambda: first.get("/summary")["health"]["engine"]["state"] == "away")
         engine = stack.enter_context(EngineServer(tmp_path, "--requirepass", PASSWORD, port=port, password=PASSWORD))
-        wait_until(lambda: first.get("/summary")["health"]["engine"]["state"] == "ok", 20.0)
-        wait_until(lambda: first.proxy.cache.owner or second.proxy.cache.owner, 20.0)
-        wait_until(lambda: second.get("/summary")["all"]["requests"] == 2, 20.0)
+        wait_until(lambda: first.get("/summary")["health"]["engine"]["state"] == "ok")
+        wait_until(lambda: first.proxy.cache.owner or second.proxy.cache.owner)
+        wait_until(lambda: second.get("/summary")["all"]["requests"] == 2)
 
         def shared() -> bool:
             prompt = f"a question at {time.monotonic()}"
             first.ask(prompt)
             return second.ask(prompt).headers["x-knapcache"] in ("hit", "coalesced")
 
-        wait_until(shared, 20.0)
+        wait_until(shared)
         engine.kill()
         assert [one.ask("after the engine").headers["x-knapcache"] for one in (first, second)] == ["miss", "miss"]
-        wait_until(lambda: second.get("/summary")["health"]["engine"]["state"] == "away", 20.0)
-        wait_until(lambda: second.lists(1), 20.0)
+        wait_until(lambda: second.get("/summary")["health"]["engine"]["state"] == "away")
+        wait_until(lambda: second.lists(1))
         page = second.get("/proxies")
         assert [row["this"] for row in page["rows"]] == [True]
         shown = json.dumps([page, second.get("/summary"), second.get("/requests")])

@@ -23,7 +23,7 @@ __all__ = ["slow_disk"]
 async def test_requests_are_answered_without_the_disk(
     start: Start, upstream: FakeUpstream, slow_disk: SlowDisk, kind: str
 ) -> None:
-    await latency_with_a_broken_disk(start(), upstream, slow_disk, kind, 150, attempts=3, max_added=0.5)
+    await latency_with_a_broken_disk(start(), upstream, slow_disk, kind, 150, max_added=0.5)
 
 
 @pytest.mark.long

@@ -83,7 +83,7 @@ def proxy(
 
 def ask(proxy: RunningProxy, model: str, question: str = "?", **more: Any) -> httpx.Response:
     body = {"model": model, "messages": [{"role": "user", "content": question}], **more}
-    return httpx.post(f"{proxy.openai_url}/chat/completions", json=body, timeout=20)
+    return httpx.post(f"{proxy.openai_url}/chat/completions", json=body, timeout=60)
 
 
 def state(proxy: RunningProxy, name: str) -> dict[str, Any]:

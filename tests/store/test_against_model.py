@@ -61,9 +61,9 @@ class StoreMachine(RuleBasedStateMachine):
             self.held[entry.key] = entry
             self.snapshot = self.snapshot if snapshot is None else snapshot
             if wait:
-                assert done.result(30) is None
+                assert done.result(60) is None
         else:
-            assert isinstance(done.exception(30), StoreError)
+            assert isinstance(done.exception(60), StoreError)
 
     @rule(evict=st.sets(NAMES, min_size=1, max_size=4))
     def evict(self, evict: set[int]) -> None:

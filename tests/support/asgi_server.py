@@ -16,7 +16,7 @@ from knapcache.serve.http.asgi_request import AsgiRequest, ClientDisconnected
 from knapcache.serve.http.connections import Connections
 from knapcache.serve.http.uvicorn_protocol import FastPathProtocol
 from knapcache.serve.settings import Settings
-from tests.support.scripted_server import wait_until
+from tests.support.timing import async_wait_until
 
 Respond = Callable[[AsgiRequest], Awaitable[None]]
 """A function that serves one request of the application."""
@@ -119,7 +119,7 @@ async def serving(respond: Respond, protocol: type = FastPathProtocol) -> AsyncI
         for connection in connections:
             connection.writer.close()
         server.close()
-        await wait_until(lambda: not state.tasks and not state.connections)
+        await async_wait_until(lambda: not state.tasks and not state.connections)
 
 
 def post(body: bytes = b"{}", *headers: str, version: str = "1.1") -> bytes:

@@ -13,12 +13,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 FLAGS = (
     "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync"
 )
+TIMEOUT = 60_000
+"""Milliseconds for what a page shows: far more than it takes on a busy machine."""
+expect.set_options(timeout=TIMEOUT)
 DESKTOP: dict[str, Any] = {"viewport": {"width": 1280, "height": 800}}
 RECORD_VIOLATIONS = """
 window.violations = [];
@@ -48,7 +51,7 @@ def visit(browser: Browser, url: str, **options: Any) -> Iterator[Page]:
     context = browser.new_context(**{**DESKTOP, **options})
     context.add_init_script(RECORD_VIOLATIONS)
     page = context.new_page()
-    page.set_default_timeout(8000)
+    page.set_default_timeout(TIMEOUT)
     page.on("console", lambda message: console.append(f"{message.type}: {message.text}"))
     page.on("pageerror", lambda error: console.append(f"error: {error}"))
     context.on("request", lambda request: requested.add(request.url))

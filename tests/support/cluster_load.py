@@ -22,8 +22,8 @@ from knapcache.store.redis.store import RedisStore
 from knapcache.testing import FakeUpstream
 from tests.support.owner_scenarios import open_redis_store
 from tests.support.proxy_process import ProxyProcess
-from tests.support.redis_servers import wait_until
 from tests.support.stores import entry_of
+from tests.support.timing import wait_until
 
 SECRET = "5e" * 32
 CAPACITY = 8 << 20
@@ -135,7 +135,7 @@ class SdkLoad:
     def wait_for(self, requests: int) -> None:
         """Wait until so many more requests are done."""
         sent = self.sent
-        wait_until(lambda: self.sent >= sent + requests, 60)
+        wait_until(lambda: self.sent >= sent + requests)
 
     def _run(self, k: int) -> None:
         rng = random.Random(k)

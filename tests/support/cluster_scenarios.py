@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,8 @@ from tests.support.cluster_load import (
 )
 from tests.support.load_balancer import Balancer
 from tests.support.proxy_process import ProxyProcess
-from tests.support.redis_servers import EngineCluster, EngineServer, SentinelGroup, free_port, wait_until
+from tests.support.redis_servers import EngineCluster, EngineServer, SentinelGroup, free_port
+from tests.support.timing import TooSlow, wait_until
 
 Progress = Callable[[int], object]
 MAX_DEGRADED_SECONDS = 8.0
@@ -47,7 +48,7 @@ def store_hot_prompts(urls: Sequence[str]) -> None:
     def all_hits() -> bool:
         return all(client.send(f"hot {k}").outcome == "hit" for k in range(HOT) for client in clients)
 
-    wait_until(all_hits, 60)
+    wait_until(all_hits)
     for client in clients:
         client.close()
 
@@ -185,7 +186,7 @@ def kill_primaries_repeatedly(
                 victim.kill()
                 time.sleep(seconds / 2)
                 victim.start()
-            wait_until(lambda: len(primaries(cluster)) == 3 and all(map(_is_ready, cluster.servers)), 60)
+            wait_until(lambda: len(primaries(cluster)) == 3 and all(map(_is_ready, cluster.servers)))
             progress(round_ + 1)
         time.sleep(seconds / 2)
     return {**counts, **count_load(load, sampler), "inconsistent": inconsistent(url)}
@@ -241,7 +242,7 @@ def freeze_engine(url: str, server: EngineServer, requests: int, stored: int = H
     of them are misses.
     """
     client = SdkClient(url)
-    wait_until(lambda: all(client.send(f"hot {k}").outcome == "hit" for k in range(stored)), 60)
+    wait_until(lambda: all(client.send(f"hot {k}").outcome == "hit" for k in range(stored)))
 
     def send_all(label: str) -> list[SdkAnswer]:
         names = [f"hot {k % stored}" if k % 2 else f"{label} {k}" for k in range(requests)]
@@ -252,7 +253,7 @@ def freeze_engine(url: str, server: EngineServer, requests: int, stored: int = H
         answers = send_all("frozen")
     assert {answer.outcome for answer in answers} == {"miss"}
     added = [answer.seconds - healthy for answer in answers]
-    wait_until(lambda: client.send("hot 0").outcome == "hit", 30)
+    wait_until(lambda: client.send("hot 0").outcome == "hit")
     client.close()
     rest = sorted(added)[:-1]
     return {
@@ -316,7 +317,7 @@ def disturb_engine(
         name = f"{label} after {next(numbers)}"
         return [client.send(name).outcome for _ in range(2)] == ["miss", "hit"]
 
-    wait_until(is_stored, 30)
+    wait_until(is_stored)
     client.close()
     counts = count_load(load, sampler)
     return {**counts, "inconsistent": _inconsistent_in_the_end(store_url)}
@@ -324,10 +325,9 @@ def disturb_engine(
 
 def _inconsistent_in_the_end(url: str) -> str:
     """Return why the books are inconsistent, also after the last writes of the load."""
-    deadline = time.monotonic() + 20
-    while (found := inconsistent(url)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return found
+    with suppress(TooSlow):
+        wait_until(lambda: not inconsistent(url))
+    return inconsistent(url)
 
 
 # Proxies are restarted one by one.
@@ -356,5 +356,5 @@ def restart_proxies(folder: Path, url: str, site: str, *, proxies: int = 3, clie
             load.wait_for(20)
             running[k].stop()
             running[k] = start(k)
-            wait_until(partial(front.is_up, k), 30)
+            wait_until(partial(front.is_up, k))
     return {"restarts": proxies, **count_load(load, sampler), "inconsistent": inconsistent(url)}

@@ -19,8 +19,9 @@ from knapcache.errors import StoreError
 from knapcache.store.redis.store import RedisStore
 from tests.support.fork_server import ForkServer, random_delay
 from tests.support.owner_scenarios import open_redis_store
-from tests.support.redis_servers import EngineServer, wait_until
+from tests.support.redis_servers import EngineServer
 from tests.support.stores import entry_of, is_right, key_of
+from tests.support.timing import wait_until
 
 SIZE_LIMIT = 2 << 20
 SHARDS = 4
@@ -75,7 +76,7 @@ def _decide(owner: RedisStore, rng: random.Random) -> None:
                 oldest = order.popleft()
                 if resident.pop(oldest, None) is not None:
                     evict.append(oldest)
-            owner.apply(entry, evict=[key for key in evict if key != entry.key]).result(30)
+            owner.apply(entry, evict=[key for key in evict if key != entry.key]).result(60)
             resident[entry.key] = entry.size
             order.append(entry.key)
 
@@ -161,9 +162,9 @@ def cut_repeatedly(
                 with pair.primary.client() as client:  # as if the lease had run out
                     client.delete(store._member.attachment().names.owner)
                 assert store.own()
-                store.apply(entry_of(store, "after the cut", 100)).result(30)
+                store.apply(entry_of(store, "after the cut", 100)).result(60)
                 store.check()
-                store.apply(evict=[key_of("after the cut")]).result(30)
+                store.apply(evict=[key_of("after the cut")]).result(60)
             counts["cuts"] += 1
             counts["promotions"] += cuts_primary
             counts["shards"] += SHARDS

@@ -32,6 +32,7 @@ from knapcache.serve.observe.prefix_totals import PrefixTotals
 from knapcache.serve.observe.recent_matches import RecentMatches
 from knapcache.serve.observe.semantic_totals import SemanticTotals
 from tests.support.semantic_control import LearnerControl
+from tests.support.timing import wait_until
 
 PAGES = Path(knapcache.serve.__file__).parent / "dashboard"
 POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
@@ -407,8 +408,8 @@ class FakeAdmin:
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
         self._thread.start()
-        while not self._server.started:
-            time.sleep(0.01)
+        server = self._server
+        wait_until(lambda: server.started, "the server")
 
     def stop(self) -> None:
         """Close the server; `start` listens again."""

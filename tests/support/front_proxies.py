@@ -7,12 +7,14 @@ import re
 import shutil
 import socket
 import subprocess
-import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
 
 import pytest
+
+from tests.support.timing import wait_until
 
 OPERATIONS = Path(__file__).resolve().parents[2] / "docs" / "guides" / "operations.md"
 NGINX_MAIN = """
@@ -59,12 +61,10 @@ class FrontProxy:
         config.write_text(text + "\n", encoding="utf-8")  # HAProxy requires the last line end
         self._log = (folder / "output.log").open("wb")
         self.process = subprocess.Popen(command, stdout=self._log, stderr=self._log)
-        end = time.monotonic() + 20
-        while not accepts(port):
-            if self.process.poll() is not None or time.monotonic() > end:
-                self.__exit__()
-                raise AssertionError(f"{kind} does not listen: {(folder / 'output.log').read_text()}")
-            time.sleep(0.01)
+        with ExitStack() as stack:
+            stack.push(self)
+            wait_until(lambda: is_serving(self.process, port, folder / "output.log"), f"{kind} listens")
+            stack.pop_all()
 
     def __enter__(self) -> Self:
         return self
@@ -99,6 +99,12 @@ def free_port() -> int:
         port = listening.getsockname()[1]
     assert isinstance(port, int)
     return port
+
+
+def is_serving(process: subprocess.Popen[bytes], port: int, log: Path) -> bool:
+    """Return whether a process that was started listens on a port. It must not have ended."""
+    assert process.poll() is None, f"{process.args!r} ended: {log.read_text()}"
+    return accepts(port)
 
 
 def accepts(port: int) -> bool:

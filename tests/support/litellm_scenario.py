@@ -30,6 +30,7 @@ from knapcache import Cache
 from knapcache.integrations.litellm import KnapcacheLiteLLM
 from knapcache.integrations.transport import CacheTransport
 from knapcache.testing import FakeUpstream
+from tests.support.timing import async_wait_until
 
 HELLO: Any = [{"role": "user", "content": "Hello there, all of you"}]
 
@@ -52,20 +53,21 @@ def streams(request: dict[str, Any], upstream: FakeUpstream, _: Cache) -> Any:
     return {"texts": [text_of(litellm.completion(**request, stream=True)) for _ in range(2)], "calls": upstream.count()}
 
 
-def coroutines(request: dict[str, Any], upstream: FakeUpstream, _: Cache) -> Any:
-    async def after_write(call: Callable[[], Awaitable[Any]]) -> Any:
+def coroutines(request: dict[str, Any], upstream: FakeUpstream, cache: Cache) -> Any:
+    async def after_write(call: Callable[[], Awaitable[Any]], stored: int) -> Any:
         answer = await call()
-        await asyncio.sleep(0.2)  # LiteLLM writes to its cache in a task that it does not wait for
+        # LiteLLM writes to its cache in a task that it does not wait for.
+        await async_wait_until(lambda: cache.stats()["admitted"] == stored, lambda: f"{stored}: {cache.stats()}")
         return answer
 
     async def run() -> Any:
-        ids = [(await after_write(lambda: litellm.acompletion(**request))).id for _ in range(2)]
+        ids = [(await after_write(lambda: litellm.acompletion(**request), 1)).id for _ in range(2)]
         calls = upstream.count()
         where = {name: value for name, value in request.items() if name.startswith("api")}
         made = []
         for texts in (["a", "b"], ["a", "b", "c"]):
             embed: Any = {"model": "openai/text-embedding-3-small", "input": texts, **where}
-            made.append(await after_write(lambda embed=embed: litellm.aembedding(**embed)))  # type: ignore[misc]
+            made.append(await after_write(lambda embed=embed: litellm.aembedding(**embed), 1 + len(texts)))  # type: ignore[misc]
         vectors = [[item["embedding"] for item in answer.data] for answer in made]
         return {"ids": ids, "calls": calls, "vectors": vectors, "fetched": upstream.calls[-1].body["input"]}
 

@@ -6,12 +6,13 @@ import csv
 import re
 import socket
 import subprocess
-import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
-from tests.support.front_proxies import accepts, find, free_port, terminate
+from tests.support.front_proxies import find, free_port, is_serving, terminate
+from tests.support.timing import wait_until
 
 
 class Balancer:
@@ -26,12 +27,15 @@ class Balancer:
         config.write_text(configuration(site, port, ports, self._control), encoding="utf-8")
         self._log = (folder / "output.log").open("wb")
         self.process = subprocess.Popen([find("haproxy"), "-db", "-f", str(config)], stdout=self._log, stderr=self._log)
-        end = time.monotonic() + 20
-        while not accepts(port) or not all(self.is_up(k) for k in range(len(ports))):
-            if self.process.poll() is not None or time.monotonic() > end:
-                self.__exit__()
-                raise AssertionError(f"HAProxy does not serve: {(folder / 'output.log').read_text()}")
-            time.sleep(0.02)
+        with ExitStack() as stack:
+            stack.push(self)
+            wait_until(
+                lambda: (
+                    is_serving(self.process, port, folder / "output.log") and all(map(self.is_up, range(len(ports))))
+                ),
+                "HAProxy and its checks",
+            )
+            stack.pop_all()
 
     def is_up(self, k: int) -> bool:
         """Return whether the checks of a proxy succeed."""

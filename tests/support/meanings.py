@@ -15,7 +15,7 @@ import openai
 
 from knapcache.testing import FakeUpstream
 from knapcache.testing.provider_answers import last_text
-from tests.support.redis_servers import wait_until
+from tests.support.timing import wait_until
 
 TASKS = (
     "bake sourdough bread", "change a bicycle tyre", "prune rose bushes", "tune a guitar", "descale a kettle",
@@ -82,8 +82,8 @@ class SemanticClient:
     """
 
     def __init__(self, url: str, token: str, key: str = "any") -> None:
-        self.sdk = openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=30.0)
-        self.admin = httpx.Client(base_url=url, headers={"authorization": f"Bearer {token}"}, timeout=30.0)
+        self.sdk = openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=60)
+        self.admin = httpx.Client(base_url=url, headers={"authorization": f"Bearer {token}"}, timeout=60)
 
     def close(self) -> None:
         self.sdk.close()

@@ -17,8 +17,9 @@ from typing import Any
 from knapcache.errors import NotOwner, StoreError
 from knapcache.store.redis.store import RedisStore
 from knapcache.store.redis.urls import parse
-from tests.support.redis_servers import EngineServer, wait_until
+from tests.support.redis_servers import EngineServer
 from tests.support.stores import entry_of, key_of, spawn
+from tests.support.timing import wait_until
 
 Progress = Callable[[int], object]
 CAPACITY = 500_000_000
@@ -132,7 +133,7 @@ STOPPED_OWNERS = """
         while store.owner:
             number += 1
             try:
-                store.apply(entry_of(store, number % 50, 300, version=1)).result(30)
+                store.apply(entry_of(store, number % 50, 300, version=1)).result(60)
             except NotOwner:
                 refused += 1
             except StoreError:
@@ -177,11 +178,11 @@ def _wake_once(urls: Sequence[str]) -> list[float]:
         process.send_signal(signal.SIGSTOP)
         stopped = time.monotonic()
         for reader in readers:
-            wait_until(reader.own, 30)
+            wait_until(reader.own)
             takeovers.append(time.monotonic() - stopped)
         for reader in readers:
             for number in range(NAMES):
-                reader.apply(entry_of(reader, number, 300, version=2)).result(30)
+                reader.apply(entry_of(reader, number, 300, version=2)).result(60)
         process.send_signal(signal.SIGCONT)
         ended = {read_words(process)[0] for _ in urls}
         assert ended == {reader.address.prefix for reader in readers}
@@ -211,12 +212,12 @@ def replace_owners(
         for round_ in range(1, rounds + 1):
             old, new = (first, second) if first.owner else (second, first)
             name = rng.randrange(NAMES)
-            old.apply(entry_of(old, name, 300, version=2 * round_), snapshot=b"old %d" % round_).result(30)
+            old.apply(entry_of(old, name, 300, version=2 * round_), snapshot=b"old %d" % round_).result(60)
             with server.client() as client:
                 client.delete(names.owner)
             assert new.own()
             late = [_late_write(old, name, 2 * round_ - 1, snapshot) for snapshot in (None, b"stale")]
-            new.apply(entry_of(new, name, 300, version=2 * round_ + 1), snapshot=b"new %d" % round_).result(30)
+            new.apply(entry_of(new, name, 300, version=2 * round_ + 1), snapshot=b"new %d" % round_).result(60)
             late += [_late_write(old, name, 2 * round_ - 1, snapshot) for snapshot in (None, b"stale")]
             assert all(late), "a former owner's write was accepted"
             assert not old.owner
@@ -237,7 +238,7 @@ def _late_write(store: RedisStore, name: int, version: int, snapshot: bytes | No
     """Write as a former owner. Return whether it was refused because there is a new owner."""
     try:
         change = store.apply(entry_of(store, name, 300, version=version), evict=[key_of("other")], snapshot=snapshot)
-        return isinstance(change.exception(30), NotOwner)
+        return isinstance(change.exception(60), NotOwner)
     except NotOwner:
         return True
     except StoreError:

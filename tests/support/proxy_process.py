@@ -12,6 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
+from tests.support.processes import command_line, suspend
+from tests.support.timing import DEADLINE, TooSlow
+
 ADMIN_TOKEN = "0123456789abcdef-admin-token"
 
 
@@ -70,7 +73,7 @@ class ProxyProcess:
         """Return the ids of the processes that serve: the workers, or the only process."""
         pid = self.process.pid
         listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        workers = [int(child) for child in listed if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text()]
+        workers = [int(child) for child in listed if "spawn_main" in command_line(int(child))]
         return workers or [pid]
 
     def owner(self) -> int:
@@ -82,9 +85,8 @@ class ProxyProcess:
     def only(self, pid: int) -> Iterator[None]:
         """Suspend all workers but one: it gets every new connection."""
         others = [other for other in self.pids() if other != pid]
-        for other in others:
-            os.kill(other, signal.SIGSTOP)
         try:
+            suspend(*others)
             yield
         finally:
             for other in others:
@@ -114,12 +116,12 @@ class ProxyProcess:
         ended = self.process.poll() is not None
         self.process.send_signal(signal.SIGTERM)
         try:
-            code = self.process.wait(40)
+            code = self.process.wait(DEADLINE)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            raise
+            raise TooSlow("the end of the proxy") from None
         for reader in self._readers:
-            reader.join(10)
+            reader.join(DEADLINE)
         for stream in (self.process.stdout, self.process.stderr):
             assert stream is not None
             stream.close()

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import h11
 
 CHAT = "/v1/chat/completions"
-TIMEOUT = 20.0
+TIMEOUT = 60.0
 """Seconds until a read that gets nothing fails its test."""
 
 

@@ -25,6 +25,7 @@ from typing import Any, Literal, NamedTuple, Self
 import h11
 
 from knapcache.testing.provider_answers import PLAIN, STREAM
+from tests.support.timing import wait_until
 
 
 class RecordedRequest(NamedTuple):
@@ -172,12 +173,9 @@ class RecordingUpstream:
         """Method and target of every request."""
         return [f"{request.method} {request.target}" for request in list(self.requests)]
 
-    def wait_for(self, count: int, seconds: float = 20.0) -> None:
+    def wait_for(self, count: int) -> None:
         """Wait until so many requests have come."""
-        end = time.monotonic() + seconds
-        while len(self.requests) < count:
-            assert time.monotonic() < end, f"{len(self.requests)} requests came upstream, not {count}"
-            time.sleep(0.002)
+        wait_until(lambda: len(self.requests) >= count, lambda: f"{count} requests; {len(self.requests)} have come")
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._accept, daemon=True).start()

@@ -8,16 +8,15 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
 
 from tests.support.certificates import Certificate
+from tests.support.processes import suspend
+from tests.support.timing import wait_until
 
-STARTUP_SECONDS = 30.0
 ENGINES = ("redis", "valkey")
 
 
@@ -50,15 +49,6 @@ def free_port() -> int:
             except (OSError, OverflowError):
                 continue
             return port
-
-
-def wait_until(condition: Callable[[], Any], seconds: float = STARTUP_SECONDS) -> Any:
-    """Return what the condition returns, once that is true; fail after so many seconds."""
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"not within {seconds} seconds"
-        time.sleep(0.02)
-    return found
 
 
 class EngineServer:
@@ -107,7 +97,10 @@ class EngineServer:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def signal(self, number: signal.Signals) -> None:
-        os.kill(self.process.pid, number)
+        if number == signal.SIGSTOP:
+            suspend(self.process.pid)
+        else:
+            os.kill(self.process.pid, number)
 
     def kill(self) -> None:
         """End the server without a warning."""

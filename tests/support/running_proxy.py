@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from pathlib import Path
 from typing import Any, Self
 
 from knapcache.serve.proxy import Proxy
 from knapcache.serve.run import listen, server
 from knapcache.serve.settings import Settings
+from tests.support.timing import wait_until
 
 
 class RunningProxy:
@@ -40,10 +40,12 @@ class RunningProxy:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        while not self._server.started:
-            assert self._thread.is_alive(), "the proxy did not start"
-            time.sleep(0.01)
+        wait_until(self._has_started, "the start of the proxy")
         return self
+
+    def _has_started(self) -> bool:
+        assert self._thread.is_alive(), "the proxy did not start"
+        return self._server.started
 
     def __exit__(self, *_: object) -> None:
         self.stop()
@@ -51,6 +53,5 @@ class RunningProxy:
     def stop(self) -> None:
         """Stop as on SIGTERM."""
         self._server.should_exit = True
-        self._thread.join(30.0)
-        assert not self._thread.is_alive(), "the proxy did not stop"
+        wait_until(lambda: not self._thread.is_alive(), "the end of the proxy")
         self._socket.close()

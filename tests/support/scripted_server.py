@@ -15,6 +15,7 @@ import pytest
 from knapcache.serve.upstream import Client, Response, encode_headers
 from knapcache.serve.upstream.connect import TlsFiles
 from knapcache.serve.upstream.response import MAX_BODY
+from tests.support.timing import async_wait_until
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
 Run = Callable[[Coroutine[Any, Any, None]], None]
@@ -144,14 +145,7 @@ class ScriptedServer:
         self._server.close()
         for task in list(self.open):
             task.cancel()
-        await wait_until(lambda: not self.open)
-
-
-async def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    """Poll a condition. TimeoutError if it stays false."""
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.002)
+        await async_wait_until(lambda: not self.open)
 
 
 class ClientHarness(NamedTuple):
@@ -195,7 +189,7 @@ async def client_harness(
             yield ClientHarness(client, server)
         finally:
             client.close()
-        await wait_until(lambda: not len(client))
+        await async_wait_until(lambda: not len(client))
         assert [connections for connections in client._idle.values() if connections] == []
         assert client.in_flight == 0
 

@@ -19,6 +19,7 @@ from knapcache.serve.settings.secrets import digest_of
 from knapcache.wire.compact import compact_stream
 from tests.support.admin_context import TOKEN, AdminHarness
 from tests.support.events import event, prefix_event
+from tests.support.timing import wait_until
 
 API = "/admin/v1"
 
@@ -64,9 +65,7 @@ def test_the_summary_has_prompt_caching_at_providers(harness: AdminHarness, clie
 def test_the_summary_has_usage_storage_and_health(harness: AdminHarness, client: TestClient) -> None:
     for name in (1, 1, 1, 2):
         harness.request(name)
-    until = time.monotonic() + 20
-    while harness.cache.stats()["entries"] < 2 and time.monotonic() < until:
-        time.sleep(0.005)  # the file store counts entries after the write
+    wait_until(lambda: harness.cache.stats()["entries"] >= 2)  # the file store counts entries after the write
     found = client.get(f"{API}/summary").raise_for_status().json()
     row = found["all"]
     assert (row["requests"], row["hits"], row["misses"]) == (4, 2, 2)

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from asyncio.subprocess import Process
 from pathlib import Path
 from typing import Any
@@ -21,19 +20,18 @@ from knapcache.serve.admin.summary_models import Amounts
 from knapcache.serve.http.asgi_request import RequestRejected
 from knapcache.serve.observe.request_log import RequestLog
 from tests.support.admin_context import AdminHarness
+from tests.support.timing import async_wait_until, wait_until
 
 API = "/admin/v1"
 DOLLARS = Amounts(unit="usd", factor=1.0)
 
 
 def wait_for_plan(client: TestClient) -> dict[str, Any]:
-    until = time.monotonic() + 600  # kernels may have to be compiled
-    while time.monotonic() < until:
+    def finished() -> dict[str, Any] | None:
         found: dict[str, Any] = client.get(f"{API}/plan").raise_for_status().json()
-        if found["state"] != "running":
-            return found
-        time.sleep(0.1)
-    raise AssertionError("the plan did not finish in 600 s")
+        return found if found["state"] != "running" else None
+
+    return wait_until(finished, "a plan", seconds=600)  # kernels may have to be compiled
 
 
 async def finish(planner: Planner) -> dict[str, Any]:
@@ -136,8 +134,7 @@ async def test_a_plan_has_a_low_priority_and_is_killed_with_the_proxy(
 ) -> None:
     planner = Planner(tmp_path)
     planner.start(DOLLARS)
-    while not sleeping_plan:
-        await asyncio.sleep(0.01)
+    await async_wait_until(lambda: sleeping_plan)
     # A process that already runs with a lower priority may not raise it.
     assert os.getpriority(os.PRIO_PROCESS, sleeping_plan[0].pid) in (NICE, os.getpriority(os.PRIO_PROCESS, 0))
     await planner.close()
@@ -184,8 +181,7 @@ async def test_the_progress_of_the_child_is_reported(tmp_path: Path, monkeypatch
     monkeypatch.setattr(sys, "executable", str(program))
     planner = Planner(tmp_path)
     planner.start(DOLLARS)
-    while planner.status().progress < 0.5:
-        await asyncio.sleep(0.01)
+    await async_wait_until(lambda: planner.status().progress >= 0.5)
     status = planner.status()
     assert (status.state, status.progress, status.amounts) == ("running", 0.5, DOLLARS)
     assert status.remaining is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -20,6 +19,7 @@ from knapcache.serve.run import listen
 from tests.support.admin_context import TOKEN, AdminHarness
 from tests.support.browser import chromium, visit, wait_for_data
 from tests.support.content_lines import NOW, chat, write
+from tests.support.timing import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +34,7 @@ def served(harness: AdminHarness) -> Iterator[str]:
     server = uvicorn.Server(uvicorn.Config(admin_app(harness.context), log_level="error", lifespan="off"))
     thread = threading.Thread(target=server.run, args=([socket],), daemon=True)
     thread.start()
-    while not server.started:
-        time.sleep(0.01)
+    wait_until(lambda: server.started, "the server")
     yield f"http://127.0.0.1:{socket.getsockname()[1]}/dashboard#token={quote(TOKEN)}"
     server.should_exit = server.force_exit = True
     thread.join(10.0)

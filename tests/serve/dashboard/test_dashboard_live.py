@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -16,6 +15,7 @@ from knapcache.serve.admin.app import admin_app
 from knapcache.serve.run import listen
 from tests.support.admin_context import TOKEN, AdminHarness
 from tests.support.browser import chromium, visit, wait_for_data
+from tests.support.timing import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +37,7 @@ def url(harness: AdminHarness) -> Iterator[str]:
     server = uvicorn.Server(uvicorn.Config(admin_app(harness.context), log_level="error", lifespan="off"))
     thread = threading.Thread(target=server.run, args=([socket],), daemon=True)
     thread.start()
-    while not server.started:
-        time.sleep(0.01)
+    wait_until(lambda: server.started, "the server")
     yield f"http://127.0.0.1:{socket.getsockname()[1]}"
     server.should_exit = server.force_exit = True
     thread.join(10.0)

@@ -13,6 +13,7 @@ import pytest
 from knapcache.serve.http.auth import MAX_CACHED, MAX_CACHED_LENGTH, Authenticator, Principal
 from knapcache.serve.settings import Settings
 from knapcache.serve.settings.secrets import digest_of
+from tests.support.timing import check_seconds
 
 SECRET = b"s" * 32
 LOCAL = [{"url": "local"}]
@@ -173,4 +174,4 @@ def test_a_cached_principal_takes_a_quarter_of_the_time() -> None:
             best = min(best, (time.perf_counter() - start) / 50)
         return best
 
-    assert fastest(lambda: None) < fastest(auth._cached.clear) / 4
+    check_seconds(fastest(lambda: None), fastest(auth._cached.clear) / 4, "a cached principal")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import Any
 
@@ -21,6 +20,7 @@ from knapcache.serve.http.connections import (
     Stage,
 )
 from knapcache.serve.settings import Settings
+from tests.support.timing import async_wait_until
 
 
 class ScriptedConnection:
@@ -180,9 +180,7 @@ async def test_the_sweep_ends_with_the_last_connection() -> None:
     registry.add(connection)
     assert registry.connections._timer is not None
     registry.connections.remove(connection)
-    async with asyncio.timeout(10):
-        while registry.connections._timer is not None:
-            await asyncio.sleep(0.005)
+    await async_wait_until(lambda: registry.connections._timer is None)
 
 
 def test_fewer_files_mean_fewer_connections() -> None:

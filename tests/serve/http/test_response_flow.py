@@ -13,7 +13,8 @@ from knapcache.serve.http.asgi_request import MAX_UNREAD, AsgiRequest, AsgiWrite
 from knapcache.serve.http.fast_path import MAX_LENGTH
 from knapcache.serve.http.uvicorn_protocol import RequestCycle
 from tests.support.asgi_server import echo_and_write, post, serving
-from tests.support.scripted_server import Run, run, wait_until
+from tests.support.scripted_server import Run, run
+from tests.support.timing import async_wait_until
 
 __all__ = ["run"]
 
@@ -59,7 +60,7 @@ def test_a_client_that_reads_nothing_is_disconnected(run: Run, kind: str) -> Non
         async with serving(respond) as (app, connect):
             connection = await connect()
             connection.writer.write(REQUESTS[kind])
-            await wait_until(lambda: bool(app.cycles) and written > MAX_UNREAD)
+            await async_wait_until(lambda: bool(app.cycles) and written > MAX_UNREAD)
             await asyncio.sleep(0.3)
             assert written < 2 * MAX_UNREAD
             assert app.errors == []
@@ -125,8 +126,7 @@ def test_a_disconnect_is_noticed(run: Run, kind: str, when: str) -> None:
             connection.writer.transport.abort()
             await asyncio.sleep(0.02)
             proceed.set()
-            async with asyncio.timeout(30):
-                await done.wait()
+            await async_wait_until(done.is_set)
             assert writers[0].disconnected
             assert app.errors == []
 
@@ -141,9 +141,8 @@ def test_a_finished_cycle_is_freed_without_the_collector(run: Run) -> None:
                 connection.writer.write(post())
                 await connection.response()
             connection.writer.close()
-            await asyncio.sleep(0.05)
+            await async_wait_until(lambda: [cycle() for cycle in app.cycles] == [None] * 3)
             assert app.cycle_types == [RequestCycle] * 3
-            assert [cycle() for cycle in app.cycles] == [None] * 3
 
     gc.collect()
     gc.disable()
@@ -168,6 +167,6 @@ def test_drain_raises_what_send_raised_unless_the_client_is_gone(run: Run) -> No
             writer.write(b"", more=False)
             with pytest.raises(RuntimeError) if raises else contextlib.nullcontext():
                 await writer.drain()
-        await wait_until(lambda: len(asyncio.all_tasks()) == 1)
+        await async_wait_until(lambda: len(asyncio.all_tasks()) == 1)
 
     run(scenario())

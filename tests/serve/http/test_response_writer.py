@@ -11,7 +11,8 @@ from knapcache.serve.http.asgi_request import AsgiRequest
 from knapcache.serve.http.fast_path import MAX_LENGTH
 from knapcache.serve.http.uvicorn_protocol import RequestCycle
 from tests.support.asgi_server import echo_and_write, post, serving
-from tests.support.scripted_server import Run, run, wait_until
+from tests.support.scripted_server import Run, run
+from tests.support.timing import async_wait_until
 
 __all__ = ["run"]
 
@@ -88,7 +89,7 @@ def test_requests_on_one_connection_use_the_request_cycle(run: Run) -> None:
             for k in range(50):
                 connection.writer.write(post(b"%d" % k))
                 assert (await connection.response() or (0, [], b""))[2] == b"%d!" % k
-            await wait_until(lambda: set(app.cycle_types) == {RequestCycle})
+            await async_wait_until(lambda: set(app.cycle_types) == {RequestCycle})
 
     run(scenario())
 
@@ -158,7 +159,7 @@ def test_a_body_of_another_length_than_announced_is_an_error(run: Run, announced
             connection.writer.write(post(version="1.1" if kind == "cycle" else "1.0"))
             await connection.response()
             assert await connection.is_closed()
-            await wait_until(lambda: len(app.errors) == 1)
+            await async_wait_until(lambda: len(app.errors) == 1)
             assert isinstance(app.errors[0], RuntimeError)
 
     run(scenario())
@@ -173,7 +174,7 @@ def test_line_breaks_in_headers_are_an_error(run: Run, pair: tuple[str, str]) ->
             connection = await connect()
             connection.writer.write(post())
             assert await connection.reader.read() == b""
-            await wait_until(lambda: len(app.errors) == 1)
+            await async_wait_until(lambda: len(app.errors) == 1)
 
     run(scenario())
 
@@ -217,7 +218,7 @@ def test_writes_out_of_order_are_errors(run: Run) -> None:
             for _ in range(2):
                 connection.writer.write(post())
                 assert (await connection.response() or (0, [], b""))[2] == b"hi"
-            await wait_until(lambda: len(seen) == 2)
+            await async_wait_until(lambda: len(seen) == 2)
             assert app.errors == []
 
     run(scenario())

@@ -47,7 +47,7 @@ class Pair:
             for k, (name, fake) in enumerate(((FIRST, first), (SECOND, second)))
         ]
         self.running = RunningProxy(folder, "", upstreams=settings, policy="lru", cost="seconds", prefix="on")
-        self.client = httpx.Client(timeout=20)
+        self.client = httpx.Client(timeout=60)
         self.events = Events()
         self.asked = 0.0
         self.running.proxy.events.add_consumer(self.events)  # type: ignore[arg-type]

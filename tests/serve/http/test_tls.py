@@ -25,6 +25,7 @@ from tests.support.certificates import Certificate, make_certificate
 from tests.support.proxy_process import ADMIN_TOKEN, ProxyProcess
 from tests.support.raw_client import RawClient, chat, chat_body, chunked, message
 from tests.support.running_proxy import RunningProxy
+from tests.support.timing import Deadline, wait_until, within
 
 NAMES = ("IP:127.0.0.1", "DNS:localhost")
 
@@ -80,21 +81,21 @@ def test_the_openai_sdk_gets_plain_and_streamed_answers(proxy: TlsProxy) -> None
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 def test_curl_verifies_the_certificate(proxy: TlsProxy) -> None:
     command = ["curl", "-sS", "--cacert", str(proxy.certificate.cert), f"{proxy.url}/healthz"]
-    assert subprocess.run(command, capture_output=True, text=True, timeout=30).stdout.startswith("ok")
+    assert subprocess.run(command, capture_output=True, text=True, timeout=60).stdout.startswith("ok")
 
 
 def test_a_connection_serves_hits_misses_and_pipelined_requests(proxy: TlsProxy) -> None:
     with proxy.connect() as client:
         first = client.send(chat("keep alive")).response()
         assert first is not None
-        end = time.monotonic() + 20
+        deadline = Deadline("hits")
         while True:  # a worker that is not the owner finds the entry when the owner has stored it
             hits = client.send(chat("keep alive") * 3).responses(3)
             hits += client.send(chat("keep alive")).responses(1)  # a repeated head
             assert [hit.text for hit in hits] == [first.text] * 4
             if {hit.outcome for hit in hits} == {"hit"}:
                 break
-            assert time.monotonic() < end, "no hits"
+            deadline.check()
 
 
 def test_a_long_body_arrives_whole(proxy: TlsProxy) -> None:
@@ -135,11 +136,14 @@ def test_a_handshake_that_never_ends_is_cut(proxy: TlsProxy) -> None:
     tls = proxy.context.wrap_bio(ssl.MemoryBIO(), hello, server_hostname="127.0.0.1")
     with contextlib.suppress(ssl.SSLWantReadError):
         tls.do_handshake()
-    start = time.monotonic()
-    with RawClient(proxy.url) as silent, RawClient(proxy.url) as half, proxy.connect() as idle:
+    with (
+        within(15, "the cut"),  # head_timeout is 2 s, and asyncio's own limit is 60 s
+        RawClient(proxy.url) as silent,
+        RawClient(proxy.url) as half,
+        proxy.connect() as idle,
+    ):
         half.send(hello.read()[:50])
         assert silent.read_until_close() == half.read_until_close() == idle.read_until_close() == b""
-    assert time.monotonic() - start < 15  # head_timeout is 2 s, and asyncio's own limit is 60 s
 
 
 def test_plain_http_is_refused(proxy: TlsProxy) -> None:
@@ -212,13 +216,13 @@ def test_the_running_proxy_uses_the_changed_certificate(tmp_path: Path, monkeypa
             httpx.get(f"{running.url}/healthz", verify=context)
         shutil.copy(new.cert, used.cert)
         shutil.copy(new.key, used.key)
-        end = time.monotonic() + 20
-        while True:
+
+        def serves() -> bool:
             with contextlib.suppress(httpx.ConnectError):
-                assert httpx.get(f"{running.url}/healthz", verify=context).status_code == 200
-                break
-            assert time.monotonic() < end, "the certificate was not reloaded"
-            time.sleep(0.05)
+                return httpx.get(f"{running.url}/healthz", verify=context).status_code == 200
+            return False
+
+        wait_until(serves, "the new certificate")
 
 
 def test_wrong_files_are_one_error_before_the_start(tmp_path: Path) -> None:

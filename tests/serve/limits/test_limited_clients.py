@@ -22,8 +22,8 @@ from knapcache.serve.settings.loading import LoadedSettings
 from knapcache.serve.settings.secrets import digest_of
 from knapcache.testing import FakeUpstream
 from tests.serve.conftest import Start
-from tests.support.redis_servers import wait_until
 from tests.support.running_proxy import RunningProxy
+from tests.support.timing import wait_until
 
 MODEL = "gpt-4o"
 LIMITS: dict[str, dict[str, float]] = {

@@ -13,8 +13,9 @@ import pytest
 from knapcache.serve.settings.secrets import digest_of
 from knapcache.testing import FakeUpstream
 from tests.support.proxy_process import ADMIN_TOKEN, ProxyProcess
-from tests.support.redis_servers import EngineServer, wait_until
+from tests.support.redis_servers import EngineServer
 from tests.support.running_proxy import RunningProxy
+from tests.support.timing import wait_until
 
 CALLERS = 150
 MANY_CALLERS = 500
@@ -65,7 +66,7 @@ async def all_callers(url: str, tenant: str, callers: int) -> list[int]:
 
 def used(proxy: ProxyProcess, tenant: str) -> dict[str, Any]:
     headers = {"authorization": f"Bearer {ADMIN_TOKEN}"}
-    rows = httpx.get(f"{proxy.url}/admin/v1/limits", headers=headers, timeout=20.0).json()["rows"]
+    rows = httpx.get(f"{proxy.url}/admin/v1/limits", headers=headers, timeout=60).json()["rows"]
     found: dict[str, Any] = next(row for row in rows if row["name"] == tenant)
     return found
 
@@ -108,7 +109,7 @@ def test_limits_go_on_while_the_engine_is_away(tmp_path: Path, upstream: FakeUps
 
             def ask(number: int) -> int:
                 question = {"model": "gpt-4o", "messages": [{"role": "user", "content": f"question {number}"}]}
-                return httpx.post(f"{proxy.url}/v1/chat/completions", json=question, timeout=20.0).status_code
+                return httpx.post(f"{proxy.url}/v1/chat/completions", json=question, timeout=60).status_code
 
             assert [ask(1), ask(2)] == [200, 200]
             engine.kill()

@@ -25,6 +25,7 @@ from knapcache.serve.observe.events import OUTCOMES, Event
 from knapcache.serve.observe.history import History
 from knapcache.serve.observe.usage import NUMBERS, UsageRow, sum_rows
 from tests.support.events import event as any_event
+from tests.support.timing import wait_until
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC).timestamp()
 ALL_OUTCOMES = (*OUTCOMES, "unknown")
@@ -328,10 +329,7 @@ def test_the_thread_saves_and_then_ends(tmp_path: Path, monkeypatch: pytest.Monk
     assert not (tmp_path / "history.json").exists()
     for round_ in (1, 2):  # a new thread starts
         history.consume([event()])
-        until = time.monotonic() + 30
-        while history._thread is not None and time.monotonic() < until:
-            time.sleep(0.005)
-        assert history._thread is None
+        wait_until(lambda: history._thread is None, "the end of the thread")
         assert new_history(tmp_path).total().requests == round_
     before = (tmp_path / "history.json").stat().st_ino
     assert history.save()

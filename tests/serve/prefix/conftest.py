@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -17,6 +16,7 @@ from knapcache.serve.observe.events import PrefixEvent
 from knapcache.testing.prefix_provider import PrefixProvider, VirtualClock, tokens_by_length
 from tests.support.events import EventList
 from tests.support.running_proxy import RunningProxy
+from tests.support.timing import wait_until
 
 SONNET = "claude-sonnet-4-6"
 
@@ -48,7 +48,7 @@ class TieredProxy:
 
     def connect(self) -> http.client.HTTPConnection:
         address = urlsplit(self.proxy.url)
-        return http.client.HTTPConnection(address.hostname or "", address.port, timeout=30)
+        return http.client.HTTPConnection(address.hostname or "", address.port, timeout=60)
 
     def post_alone(self, body: Any) -> Served:
         """Send one request on a connection of its own."""
@@ -83,9 +83,7 @@ class TieredProxy:
 
     def prefix_events(self) -> list[PrefixEvent]:
         """Return what was recorded of all requests after `learn_length`. Waits for the last one."""
-        deadline = time.monotonic() + 30
-        while len(self._events) < self._sent and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_until(lambda: len(self._events) >= self._sent, lambda: f"{self._sent} events")
         assert len(self._events) == self._sent
         return [event.prefix for event in self._events[self._warm_up :] if event.prefix is not None]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import http.client
 import json
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,6 +23,7 @@ from tests.support.bedrock import STRICT, FakeBedrock, marked_prefixes
 from tests.support.events import EventList
 from tests.support.recording_upstream import RecordedRequest, RecordingUpstream
 from tests.support.running_proxy import RunningProxy
+from tests.support.timing import wait_until
 
 SONNET = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
 OTHER = "anthropic.claude-opus-4-20250514-v1:0"
@@ -57,7 +57,7 @@ class BedrockProxy:
         self.events = EventList()
         proxy.proxy.events.add_consumer(self.events)
         address = urlsplit(proxy.url)
-        self._connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=30)
+        self._connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=60)
 
     def post(
         self, body: Any, operation: str = "converse", *, model: str = SONNET, query: str = "", **headers: str | None
@@ -83,10 +83,7 @@ class BedrockProxy:
 
     def last_events(self, count: int) -> list[Event]:
         """Return the last events. Waits until every request at the server is in one."""
-        deadline = time.monotonic() + 30
-        while sum(len(event.attempts) for event in self.events) < len(self.server.requests):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until(lambda: sum(len(event.attempts) for event in self.events) >= len(self.server.requests))
         return list(self.events[-count:])
 
     def forget(self) -> None:

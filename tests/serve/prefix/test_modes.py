@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,6 +10,7 @@ import anthropic
 import pytest
 
 from tests.serve.prefix.conftest import SONNET, StartTier, TieredProxy
+from tests.support.timing import wait_until
 
 SURE = 3
 """Requests of a conversation after which the tier has seen enough to mark."""
@@ -251,8 +251,7 @@ def test_the_ttl_counts_from_the_start_of_a_slow_request(start_tier: StartTier) 
     tier.provider.delay = 0.3
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(tier.post_alone, conversation(6))
-        while len(tier.provider.ledger) < 6:
-            time.sleep(0.01)
+        wait_until(lambda: len(tier.provider.ledger) >= 6)
         tier.clock.advance(100.0)  # the answer takes 100 s, and another request arrives meanwhile
         tier.provider.delay = 0.0
         assert tier.post(conversation(1, name="other")).status == 200

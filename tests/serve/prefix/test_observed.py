@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import httpx
@@ -14,6 +13,7 @@ from knapcache.sim.prefix.read import read_prefix_trace
 from knapcache.testing.prefix_provider import PrefixCharge
 from tests.serve.prefix.conftest import StartTier, TieredProxy
 from tests.serve.prefix.test_modes import conversation, talk
+from tests.support.timing import wait_until
 
 TURNS = 8
 
@@ -65,9 +65,7 @@ def log_of(tier: TieredProxy) -> Any:
     folder = tier.proxy.proxy.folder
     assert folder is not None
     log = folder / "prefixes" / "requests.csv"
-    deadline = time.monotonic() + 30
-    while log.read_bytes().count(b"\n") <= TURNS and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: log.read_bytes().count(b"\n") > TURNS, "the lines of all requests")
     return log.parent
 
 

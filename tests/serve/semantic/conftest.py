@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.support.meanings import MODEL, TASKS, WORDINGS, Asked, MeaningUpstream, SemanticClient
-from tests.support.redis_servers import wait_until
 from tests.support.running_proxy import RunningProxy
+from tests.support.timing import wait_until
 
 PRICES = {model: {"input": 1.0, "output": 2.0} for model in (MODEL, "judge-model")}
 

@@ -6,7 +6,7 @@ import itertools
 
 from tests.serve.semantic.conftest import StartTier
 from tests.support.meanings import TASKS, WORDINGS, MeaningUpstream
-from tests.support.redis_servers import wait_until
+from tests.support.timing import wait_until
 
 OPENINGS = ("Hello, {}", "Please: {}", "Hi, {}", "Dear assistant, {}", "A question: {}", "Good day, {}")
 MAX_WRONG = 150

@@ -13,7 +13,7 @@ import pytest
 from knapcache.serve.semantic import matcher
 from tests.serve.semantic.conftest import StartTier, TierProxy, learn_in_shadow
 from tests.support.meanings import TASKS, WORDINGS, Asked, MeaningUpstream, SemanticClient, spare_questions
-from tests.support.redis_servers import wait_until
+from tests.support.timing import wait_until
 
 SIMILAR_HEADERS = ("x-knapcache-similarity", "x-knapcache-matched-key", "x-knapcache-bound", "x-knapcache-match")
 ERROR = 0.2

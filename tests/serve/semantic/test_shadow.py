@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.serve.semantic.conftest import StartTier
 from tests.support.meanings import TASKS, WORDINGS, MeaningUpstream, task_of
-from tests.support.redis_servers import wait_until
+from tests.support.timing import wait_until
 
 JUDGE = "judge-model"
 

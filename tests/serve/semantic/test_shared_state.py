@@ -11,8 +11,9 @@ import pytest
 
 from tests.support.meanings import MeaningUpstream, SemanticClient, spare_questions
 from tests.support.proxy_process import ADMIN_TOKEN, ProxyProcess
-from tests.support.redis_servers import EngineServer, wait_until
+from tests.support.redis_servers import EngineServer
 from tests.support.running_proxy import RunningProxy
+from tests.support.timing import wait_until
 
 pytestmark = pytest.mark.usefixtures("embedding_model")
 SETTINGS: dict[str, Any] = {"semantic": "on", "semantic_error": 0.2}

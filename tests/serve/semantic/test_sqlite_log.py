@@ -68,7 +68,7 @@ def test_two_processes_append_while_one_is_killed(path: Path, log: SqliteLog) ->
     printed = [int(killed.stdout.readline()) for _ in range(30)]
     killed.send_signal(signal.SIGKILL)
     last = max(printed + [int(line) for line in killed.stdout.read().split()])
-    killed.communicate(timeout=30)
+    killed.communicate(timeout=60)
     other_output, _ = other.communicate(timeout=60)
     assert len(other_output.split()) == 60
     log.check()

@@ -12,7 +12,7 @@ from knapcache.errors import StoreError
 from knapcache.serve.semantic import matcher
 from tests.serve.semantic.conftest import StartTier, TierProxy
 from tests.support.meanings import TASKS, WORDINGS, Asked, MeaningUpstream, SemanticClient, spare_questions
-from tests.support.redis_servers import wait_until
+from tests.support.timing import wait_until
 
 FRESH = spare_questions()
 

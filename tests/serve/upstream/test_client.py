@@ -25,8 +25,8 @@ from tests.support.scripted_server import (
     respond_always,
     respond_once,
     run,
-    wait_until,
 )
+from tests.support.timing import async_wait_until, within
 
 __all__ = ["run"]
 
@@ -100,7 +100,7 @@ def test_every_split_of_a_response(run: Run, kind: str) -> None:
             for count, pieces in enumerate(splits(sent), 1):
                 plan.pieces = pieces
                 assert await harness.get(method=method) == expected, pieces
-                await wait_until(lambda: len(harness.client) == reused)
+                await async_wait_until(lambda: len(harness.client) == reused)
                 assert harness.server.accepted == (1 if reused else count)
 
     run(scenario())
@@ -119,7 +119,7 @@ def test_every_split_of_a_response_that_ends_with_the_connection(run: Run, kind:
             for pieces in splits(sent):
                 plan.pieces = pieces
                 assert await harness.get() == expected
-                await wait_until(lambda: not len(harness.client))
+                await async_wait_until(lambda: not len(harness.client))
 
     run(scenario())
 
@@ -141,7 +141,7 @@ def test_truncated_responses_fail(run: Run, kind: str) -> None:
                     with pytest.raises(UpstreamFailed) as caught:
                         await harness.get(method=method)
                     assert (caught.value.status, caught.value.safe_to_retry) == (502, k == 0)
-                await wait_until(lambda: not len(harness.client))
+                await async_wait_until(lambda: not len(harness.client))
 
     run(scenario())
 
@@ -234,7 +234,7 @@ def test_bytes_after_a_response_close_its_connection(run: Run, kind: str) -> Non
             for count in (1, 2, 3):
                 response = await harness.request()
                 assert await response.read() == (b"" if "without one" in kind else b"hi")
-                await wait_until(lambda: not len(harness.client))  # also without close()
+                await async_wait_until(lambda: not len(harness.client))  # also without close()
                 assert harness.server.accepted == count
 
     run(scenario())
@@ -252,7 +252,7 @@ def test_bytes_on_an_idle_connection_close_it(run: Run) -> None:
         async with client_harness(script) as harness:
             assert await harness.get() == (200, b"hi")
             assert len(harness.client) == 1
-            await wait_until(lambda: not len(harness.client))
+            await async_wait_until(lambda: not len(harness.client))
             assert await harness.get() == (200, b"hi")
             assert harness.server.accepted == 2
 
@@ -271,7 +271,7 @@ def test_an_idle_connection_that_the_server_closes_is_not_used(run: Run, outcome
         async with client_harness(script) as harness:
             for count in (1, 2, 3):
                 assert await harness.get() == (200, b"hi")
-                await wait_until(lambda: not len(harness.client))
+                await async_wait_until(lambda: not len(harness.client))
                 assert harness.server.accepted == count
 
     run(scenario())
@@ -285,14 +285,15 @@ def test_connections_are_closed_after_keep_alive_seconds(run: Run, monkeypatch: 
             await asyncio.gather(*(harness.get() for _ in range(5)))
             assert len(harness.client) == 5
             for _ in range(10):  # uses one of them; the others expire
-                await asyncio.sleep(0.03)
-                assert await harness.get() == (200, b"hi")
+                with within(0.15, "the time between two requests"):
+                    await asyncio.sleep(0.03)
+                    assert await harness.get() == (200, b"hi")
             assert len(harness.client) == 1
-            await wait_until(lambda: not len(harness.client))
-            await wait_until(lambda: not harness.server.open)
+            await async_wait_until(lambda: not len(harness.client))
+            await async_wait_until(lambda: not harness.server.open)
             assert harness.server.accepted == 5
             assert await harness.get() == (200, b"hi")  # the expiry timer starts again
-            await wait_until(lambda: not len(harness.client))
+            await async_wait_until(lambda: not len(harness.client))
 
     run(scenario())
 
@@ -312,8 +313,8 @@ def test_closing_the_client_fails_requests_in_progress_and_later_ones(run: Run) 
             harness.client.close()
             with pytest.raises(UpstreamFailed, match="connection closed"):
                 await waiting
-            await wait_until(lambda: not len(harness.client))
-            async with asyncio.timeout(30):
+            await async_wait_until(lambda: not len(harness.client))
+            async with asyncio.timeout(60):
                 with pytest.raises(UpstreamFailed):
                     await harness.get()
 
@@ -343,8 +344,7 @@ def test_a_finished_response_is_freed_without_the_garbage_collector(run: Run, ki
             elif kind != "unread":
                 await response.read()
             del response
-            await asyncio.sleep(0.02)
-            assert reference() is None
+            await async_wait_until(lambda: reference() is None)
 
     gc.collect()
     gc.disable()

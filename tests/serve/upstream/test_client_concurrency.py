@@ -23,8 +23,8 @@ from tests.support.scripted_server import (
     client_harness,
     respond_always,
     run,
-    wait_until,
 )
+from tests.support.timing import async_wait_until
 
 __all__ = ["run"]
 
@@ -102,7 +102,7 @@ async def many_requests(count: int, workers: int, seed: int) -> None:
         await asyncio.gather(*(worker() for _ in range(workers)))
         assert all(outcomes.values()), outcomes
         assert outcomes["complete"] > count / 4
-        await wait_until(
+        await async_wait_until(
             lambda: len(harness.client) == sum(map(len, harness.client._idle.values()))
         )  # every connection is idle
         assert all(c.response is None for several in harness.client._idle.values() for c in several)
@@ -179,6 +179,6 @@ def test_with_uvicorn(run: Run) -> None:
             assert 0 < len(client) <= 100
             assert len(client) == sum(map(len, client._idle.values()))
             client.close()
-            await wait_until(lambda: not len(client))
+            await async_wait_until(lambda: not len(client))
 
     run(scenario())

@@ -11,7 +11,8 @@ import pytest
 from knapcache.errors import UpstreamFailed
 from knapcache.serve.upstream import response as response_module
 from knapcache.serve.upstream.response import HIGH_WATER
-from tests.support.scripted_server import OK, Run, ServerConnection, client_harness, respond_always, run, wait_until
+from tests.support.scripted_server import OK, Run, ServerConnection, client_harness, respond_always, run
+from tests.support.timing import async_wait_until
 
 __all__ = ["run"]
 
@@ -63,7 +64,7 @@ def test_a_slow_reader_pauses_the_server(run: Run, framing: str) -> None:
                 assert sent - read < 32 << 20  # socket buffers hold the difference
             assert read == size
             assert largest < HIGH_WATER + (1 << 20)
-            await wait_until(lambda: len(harness.client) == (framing != "until close"))
+            await async_wait_until(lambda: len(harness.client) == (framing != "until close"))
 
     run(scenario())
 
@@ -121,10 +122,10 @@ def test_a_response_before_the_end_of_the_upload_closes_the_connection(run: Run,
             for count in (1, 2):
                 body = endless() if content == "iterator" else bytes(30 << 20)
                 assert await harness.get(method="POST", content=body) == (413, b"no!")
-                await wait_until(lambda: not len(harness.client))
+                await async_wait_until(lambda: not len(harness.client))
                 assert harness.server.accepted == count
             others = asyncio.all_tasks() - {asyncio.current_task()} - harness.server.open
-            await wait_until(lambda: all(task.done() for task in others if "_send_body" in repr(task)))
+            await async_wait_until(lambda: all(task.done() for task in others if "_send_body" in repr(task)))
 
     run(scenario())
 
@@ -173,8 +174,8 @@ def test_an_error_in_the_content_is_raised(run: Run, after: str) -> None:
         async with client_harness(script) as harness:
             with pytest.raises(ContentError):
                 await harness.get(method="POST", content=upload())
-            await wait_until(lambda: not len(harness.client))
-            await wait_until(lambda: not harness.server.open)
+            await async_wait_until(lambda: not len(harness.client))
+            await async_wait_until(lambda: not harness.server.open)
 
     run(scenario())
 
@@ -195,7 +196,7 @@ def test_content_of_another_length_than_announced_fails(run: Run, length: int) -
         async with client_harness(script) as harness:
             with pytest.raises(ValueError, match="as long as"):
                 await harness.get(method="POST", content=upload(), headers=[("content-length", str(length))])
-            await wait_until(lambda: not len(harness.client))
+            await async_wait_until(lambda: not len(harness.client))
 
     run(scenario())
 
@@ -208,8 +209,8 @@ def test_an_upload_that_the_server_does_not_read(run: Run) -> None:
         async with client_harness(script, idle_timeout=0.1) as harness:
             with pytest.raises(UpstreamFailed, match="timeout: "):
                 await harness.get(method="POST", content=endless())
-            await wait_until(lambda: not len(harness.client))
-            await wait_until(
+            await async_wait_until(lambda: not len(harness.client))
+            await async_wait_until(
                 lambda: not [task for task in asyncio.all_tasks() if "_send_body" in repr(task.get_coro())]
             )
 
@@ -235,8 +236,8 @@ def test_cancelling_closes_the_connection(run: Run, sent: bytes, monkeypatch: py
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            await wait_until(lambda: not len(harness.client))
-            await wait_until(lambda: not harness.server.open)
+            await async_wait_until(lambda: not len(harness.client))
+            await async_wait_until(lambda: not harness.server.open)
 
     run(scenario())
 
@@ -254,7 +255,7 @@ def test_cancelling_at_every_step(run: Run, monkeypatch: pytest.MonkeyPatch) -> 
                 await asyncio.wait([task])
                 assert task.cancelled() or task.result() == (200, b"abcd")
                 assert await harness.get() == (200, b"abcd")
-            await wait_until(lambda: len(harness.client) <= 2)
+            await async_wait_until(lambda: len(harness.client) <= 2)
 
     run(scenario())
 
@@ -284,7 +285,7 @@ def test_a_closed_response_may_end_within_linger_seconds(run: Run, end: str, mon
             await response.close()
             assert len(harness.client) == 1  # lingers
             assert not harness.client._idle
-            await wait_until(lambda: bool(harness.client._idle) if end == "in time" else not len(harness.client))
+            await async_wait_until(lambda: bool(harness.client._idle) if end == "in time" else not len(harness.client))
             assert len(harness.client) == (end == "in time")
             assert await harness.get("/other") == (200, b"hi")
             assert harness.server.accepted == (1 if end == "in time" else 2)
@@ -303,8 +304,8 @@ def test_close_does_not_wait_for_a_response_that_is_paused(run: Run) -> None:
     async def scenario() -> None:
         async with client_harness(script) as harness:
             response = await harness.request()
-            await wait_until(lambda: response._reading_paused)
+            await async_wait_until(lambda: response._reading_paused)
             await response.close()
-            await wait_until(lambda: not len(harness.client))
+            await async_wait_until(lambda: not len(harness.client))
 
     run(scenario())

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +24,10 @@ from knapcache.price.meter import USD_PER_SECOND, Meter
 from knapcache.serve.upstream import embedded_model as embedded_model
 from knapcache.serve.upstream.embedded_model import EmbeddedModel
 from knapcache.wire import FORMATS, StreamCollector
+from tests.support.processes import has_ended
+from tests.support.timing import async_wait_until, wait_until
 
 REQUEST = {"model": "any", "messages": [{"role": "user", "content": "Name a colour."}], "max_tokens": 4}
-
-
-def ends(pid: int, within: float = 30.0) -> bool:
-    """Whether the process ends within some seconds."""
-    deadline = time.monotonic() + within
-    while time.monotonic() < deadline:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            return True
-        if state == "Z":  # a zombie
-            return True
-        time.sleep(0.02)
-    return False
 
 
 @contextlib.asynccontextmanager
@@ -49,12 +37,6 @@ async def running(model: EmbeddedModel) -> AsyncIterator[EmbeddedModel]:
         yield model
     finally:
         await model.stop()
-
-
-async def wait_until(state: Callable[[], bool], within: float = 60.0) -> None:
-    async with asyncio.timeout(within):
-        while not state():
-            await asyncio.sleep(0.02)
 
 
 async def post(session: httpx.AsyncClient, url: str, body: dict[str, Any]) -> tuple[int, bytes]:
@@ -117,14 +99,14 @@ async def test_the_model_answers_and_is_restarted_after_its_death(capfd: pytest.
         dead = model.pid
         assert dead is not None
         os.kill(dead, signal.SIGKILL)
-        await wait_until(lambda: model.state == "starting")
+        await async_wait_until(lambda: model.state == "starting")
         assert await model.ready() == model.url
         assert (model.starts, model.pid != dead) == (2, True)
         status, _ = await post(session, f"{model.url}/chat/completions", {**REQUEST, "max_tokens": 1})
         assert status == 200
         last = model.pid
     assert last is not None
-    assert ends(last)
+    wait_until(lambda: has_ended(last))
     assert model.pid is None
     with pytest.raises(ConnectionError, match="was stopped"):
         await model.ready()
@@ -147,9 +129,9 @@ def test_the_child_ends_when_its_parent_is_killed() -> None:
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
-        assert not ends(child, within=0.1)
+        assert not has_ended(child)
         parent.kill()
-    assert ends(child)
+    wait_until(lambda: has_ended(child))
 
 
 async def test_a_damaged_model_fails_and_is_retried_with_growing_delays(
@@ -166,7 +148,7 @@ async def test_a_damaged_model_fails_and_is_retried_with_growing_delays(
         with pytest.raises(ConnectionError, match=r"does not start: llama\.cpp cannot use .*Broken\.gguf"):
             await model.ready()
         assert model.state == "failed"
-        await wait_until(lambda: model.starts >= 3)
+        await async_wait_until(lambda: model.starts >= 3)
         assert model.state == "failed"
         with pytest.raises(ConnectionError, match="does not start"):
             await model.ready(0.01)
@@ -190,7 +172,7 @@ async def test_a_start_that_takes_too_long_fails_and_the_child_is_killed(
         assert model.state == "starting"
         pid = model.pid
     assert pid is not None
-    assert ends(pid)
+    wait_until(lambda: has_ended(pid))
     monkeypatch.setattr(embedded_model, "START_TIMEOUT", 0.1)
     async with running(EmbeddedModel()) as model:
         with pytest.raises(ConnectionError, match=r"does not start: not ready after 0\.1 s"):

@@ -29,8 +29,8 @@ from tests.support.scripted_server import (
     ServerConnection,
     respond_always,
     run,
-    wait_until,
 )
+from tests.support.timing import async_wait_until
 
 __all__ = ["run"]
 
@@ -69,8 +69,8 @@ async def proxied(
         yield ClientHarness(client, upstream)
     finally:
         client.close()
-    await wait_until(lambda: not len(client))
-    await wait_until(lambda: not proxy.open)
+    await async_wait_until(lambda: not len(client))
+    await async_wait_until(lambda: not proxy.open)
 
 
 def server(script: Script, certificate: Certificate | None) -> ScriptedServer:
@@ -193,7 +193,7 @@ def test_a_refusal_is_reported_without_credentials(
                 shown = f"{message} {caught.value.__cause__!r} {harness.client._proxy!r} {harness.client._proxy}"
                 assert "secret" not in shown
                 assert "dXNlc" not in shown
-                await wait_until(lambda: not len(harness.client))
+                await async_wait_until(lambda: not len(harness.client))
             assert upstream.accepted == 0
 
     run(scenario())
@@ -332,7 +332,7 @@ def test_the_connect_timeout_covers_proxy_connect_and_tls(
                 task.cancel()
                 await asyncio.wait([task])
                 assert task.cancelled()
-            await wait_until(lambda: not proxy.open)
+            await async_wait_until(lambda: not proxy.open)
 
     run(scenario())
 
@@ -389,7 +389,7 @@ def test_faults_inside_a_tunnel(run: Run, tls: Tls, proxy_scheme: str, fault: st
                 return
             elif fault in ("client closed", "cancelled"):
                 task = asyncio.create_task(harness.get(url=url))
-                await wait_until(lambda: bool(len(harness.client)))
+                await async_wait_until(lambda: bool(len(harness.client)))
                 if fault == "client closed":
                     harness.client.close()
                 else:
@@ -399,8 +399,8 @@ def test_faults_inside_a_tunnel(run: Run, tls: Tls, proxy_scheme: str, fault: st
             else:
                 with pytest.raises(UpstreamFailed):
                     await harness.get(url=url)
-            await wait_until(lambda: not len(harness.client))
-            await wait_until(lambda: not upstream.open)
+            await async_wait_until(lambda: not len(harness.client))
+            await async_wait_until(lambda: not upstream.open)
 
     run(scenario())
 

@@ -11,7 +11,8 @@ import pytest
 from knapcache.errors import UpstreamFailed
 from knapcache.serve.decompress import MAX_OUTPUT
 from knapcache.serve.upstream import Response
-from tests.support.scripted_server import Run, client_harness, respond_always, respond_once, run, wait_until
+from tests.support.scripted_server import Run, client_harness, respond_always, respond_once, run
+from tests.support.timing import async_wait_until
 
 __all__ = ["run"]
 
@@ -67,7 +68,7 @@ def test_bodies_above_the_limit_fail(run: Run) -> None:
                 with pytest.raises(UpstreamFailed, match="more than 4194304"):
                     await harness.get()
                 await asyncio.sleep(0)
-                await wait_until(lambda: not len(harness.client), 1.0)
+                await async_wait_until(lambda: not len(harness.client), seconds=5)
 
     run(scenario())
 

@@ -20,8 +20,8 @@ from tests.support.scripted_server import (
     respond_always,
     respond_once,
     run,
-    wait_until,
 )
+from tests.support.timing import async_wait_until
 
 __all__ = ["run"]
 
@@ -90,7 +90,7 @@ def test_other_certificates_are_refused(run: Run, certificate: Certificate, tmp_
                     await harness.get()
                 message = "upstream fake failed: TLS certificate not valid: self-signed certificate"
                 assert (str(caught.value), caught.value.safe_to_retry) == (message, True)
-                await wait_until(lambda: not len(harness.client))
+                await async_wait_until(lambda: not len(harness.client))
                 assert harness.server.accepted == 0
 
     run(scenario())

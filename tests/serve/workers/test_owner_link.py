@@ -29,7 +29,9 @@ from knapcache.serve.workers.owner_link import (
 )
 from knapcache.testing import FakeUpstream
 from tests.support.events import event, prefix_event, semantic_event, traffic, verdict_event
+from tests.support.processes import has_ended, suspend
 from tests.support.proxy_process import ADMIN_TOKEN, ProxyProcess
+from tests.support.timing import Deadline, wait_until
 
 
 class Workers(ProxyProcess):
@@ -38,18 +40,22 @@ class Workers(ProxyProcess):
     def admin(self, path: str, method: str = "GET", **more: Any) -> Any:
         """Return a response of the admin API, from any of the processes."""
         headers = {"authorization": f"Bearer {ADMIN_TOKEN}"}
-        for _ in range(40):
-            response = httpx.request(method, f"{self.url}/admin/v1{path}", headers=headers, timeout=10, **more)
-            if response.status_code != 503:  # the owner process is changing
-                break
-            time.sleep(0.5)
+
+        def answer() -> httpx.Response | None:
+            found = httpx.request(method, f"{self.url}/admin/v1{path}", headers=headers, timeout=60, **more)
+            return found if found.status_code != 503 else None  # the owner process is changing
+
+        deadline = Deadline("the change of the owner")
+        while (response := answer()) is None:
+            deadline.check()
+            time.sleep(0.1)
         assert response.status_code == 200, response.text
         return response.json()
 
     def post(self, text: str) -> httpx.Response:
         """Send a request on a new connection, so that any process may get it."""
         body = {"model": "m", "messages": [{"role": "user", "content": text}]}
-        return httpx.post(f"{self.url}/v1/chat/completions", json=body, timeout=30)
+        return httpx.post(f"{self.url}/v1/chat/completions", json=body, timeout=60)
 
     def request(self, text: str) -> str:
         """Send a request, check its answer, and return its outcome."""
@@ -74,13 +80,6 @@ def start(tmp_path: Path, upstream: FakeUpstream) -> Iterator[Start]:
         yield start
 
 
-def eventually(true: Callable[[], bool], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "the condition did not become true"
-        time.sleep(0.1)
-
-
 def test_requests_and_upstream_health_of_all_workers_are_reported(start: Start, upstream: FakeUpstream) -> None:
     workers = start(2)
     owner = workers.owner()
@@ -90,7 +89,7 @@ def test_requests_and_upstream_health_of_all_workers_are_reported(start: Start, 
             upstream.fail("500")
             assert [workers.request(f"{pid} {k}") for k in range(3)] == ["miss"] * 3
     assert upstream.count() == 8, "three answers each, and a retry"
-    eventually(lambda: workers.admin("/summary")["all"]["requests"] == 6)
+    wait_until(lambda: workers.admin("/summary")["all"]["requests"] == 6)
     rows = workers.admin("/requests")["rows"]
     assert [row["serial"] for row in rows] == list(range(1, 7))
     assert len({row["key"] for row in rows}) == 6
@@ -100,7 +99,7 @@ def test_requests_and_upstream_health_of_all_workers_are_reported(start: Start, 
     with workers.only(other):
         upstream.fail(*["500"] * 4)  # two requests, each with a retry
         assert [workers.post(f"failure {k}").status_code for k in range(2)] == [500, 500]
-    eventually(lambda: workers.admin("/summary")["all"]["requests"] == 8)
+    wait_until(lambda: workers.admin("/summary")["all"]["requests"] == 8)
     health = workers.admin("/summary")["health"]
     assert [(one["state"], one["calls"], one["errors"]) for one in health["upstreams"]] == [("failing", 12, 6)]
 
@@ -111,28 +110,28 @@ def test_workers_share_answers_and_survive_their_owner(start: Start, upstream: F
     for _ in range(6):
         for k in range(10):
             workers.request(f"question {k}")
-    eventually(lambda: workers.admin("/summary")["all"]["requests"] == 60)
+    wait_until(lambda: workers.admin("/summary")["all"]["requests"] == 60)
     # An answer reaches the file about a second after it was fetched: no process fetches it twice.
     assert 10 <= upstream.count() <= 20
-    eventually(lambda: {workers.request(f"question {k}") for k in range(10) for _ in range(4)} == {"hit"})
+    wait_until(lambda: {workers.request(f"question {k}") for k in range(10) for _ in range(4)} == {"hit"})
 
     owner = workers.owner()
     assert owner in workers.pids()
     os.kill(owner, signal.SIGKILL)
-    eventually(lambda: workers.owner() not in (0, owner) and len(workers.pids()) == 2)
-    assert workers.request("question 0") == "hit"
-    eventually(lambda: workers.admin("/summary")["health"]["owner"])
+    wait_until(lambda: workers.owner() not in (0, owner) and len(workers.pids()) == 2)
+    wait_until(lambda: workers.request("question 0") == "hit")
+    wait_until(lambda: workers.admin("/summary")["health"]["owner"])
     for k in range(10):
         workers.request(f"later {k}")
     # At most ten seconds of history are lost with the killed owner.
-    eventually(lambda: workers.admin("/summary")["all"]["requests"] >= 11)
+    wait_until(lambda: workers.admin("/summary")["all"]["requests"] >= 11)
 
     def is_empty() -> bool:  # other workers may hand over answers after a purge
         workers.admin("/purge", "POST", json={"all": True})
         return bool(workers.admin("/entries")["total"] == 0)
 
     assert workers.admin("/purge", "POST", json={"all": True})["purged"] > 0
-    eventually(is_empty)
+    wait_until(is_empty)
     workers.stop()
     assert json.loads((workers.folder / "history.json").read_text())["version"] == 4
 
@@ -140,14 +139,14 @@ def test_workers_share_answers_and_survive_their_owner(start: Start, upstream: F
 def test_events_of_a_worker_that_outlives_its_owner_are_recorded(start: Start) -> None:
     workers = start(2)
     workers.request("before")
-    eventually(lambda: workers.admin("/summary")["all"]["requests"] == 1)
+    wait_until(lambda: workers.admin("/summary")["all"]["requests"] == 1)
     owner = workers.owner()
     (other,) = (pid for pid in workers.pids() if pid != owner)
     with workers.only(other):
         workers.request("last")
-    os.kill(other, signal.SIGSTOP)  # most often before it has sent its event
+    suspend(other)  # most often before it has sent its event
     workers.process.send_signal(signal.SIGTERM)
-    eventually(lambda: has_ended(owner))
+    wait_until(lambda: has_ended(owner))
     os.kill(other, signal.SIGCONT)
     workers.stop()
     assert unpack((workers.folder / "history.json").read_bytes()).total.requests == 2
@@ -161,7 +160,7 @@ def test_workers_without_their_store_serve_and_have_one_pipeline(
     for k in range(20):
         workers.request(f"question {k % 5}")
     assert 5 <= upstream.count() <= 10, "each process has a memory store of its own"
-    eventually(lambda: workers.admin("/summary")["all"]["requests"] == 20)
+    wait_until(lambda: workers.admin("/summary")["all"]["requests"] == 20)
     assert workers.admin("/summary")["health"]["store"] == "memory"
 
 
@@ -170,15 +169,7 @@ def test_workers_end_when_their_parent_is_killed(start: Start) -> None:
     pids = workers.pids()
     workers.process.kill()
     workers.process.wait()
-    eventually(lambda: all(has_ended(pid) for pid in pids))
-
-
-def has_ended(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return True
-    return state == "Z"
+    wait_until(lambda: all(has_ended(pid) for pid in pids))
 
 
 def test_two_proxies_do_not_share_a_directory(start: Start, upstream: FakeUpstream) -> None:

@@ -15,7 +15,8 @@ import pytest
 
 from knapcache.testing import FakeUpstream
 from tests.support.proxy_process import ADMIN_TOKEN, ProxyProcess
-from tests.support.redis_servers import EngineServer, wait_until
+from tests.support.redis_servers import EngineServer
+from tests.support.timing import check_seconds, wait_until
 
 pytest.importorskip("redis", reason="the extra redis is not installed")
 
@@ -26,7 +27,7 @@ SECRET = "5e" * 32
 def summary(proxy: ProxyProcess) -> Any:
     """Return the summary, or None while the pipeline changes its process."""
     headers = {"authorization": f"Bearer {ADMIN_TOKEN}"}
-    response = httpx.get(f"{proxy.url}/admin/v1/summary", headers=headers, timeout=20.0)
+    response = httpx.get(f"{proxy.url}/admin/v1/summary", headers=headers, timeout=60)
     return response.json() if response.status_code == 200 else None
 
 
@@ -45,7 +46,7 @@ def test_the_worker_with_the_pipeline_owns_the_store_and_another_one_replaces_it
         with ProxyProcess(tmp_path / "data", upstream.openai_url, environment, workers=2) as proxy:
             for k in range(12):
                 body = {"model": "m", "messages": [{"role": "user", "content": f"question {k % 3}"}]}
-                assert httpx.post(f"{proxy.url}/v1/chat/completions", json=body, timeout=20.0).status_code == 200
+                assert httpx.post(f"{proxy.url}/v1/chat/completions", json=body, timeout=60).status_code == 200
             assert len(upstream.calls) == 3
             wait_until(lambda: summary(proxy)["all"]["requests"] == 12)
             wait_until(lambda: (tmp_path / "data" / "history.json").exists())
@@ -55,7 +56,7 @@ def test_the_worker_with_the_pipeline_owns_the_store_and_another_one_replaces_it
             wait_until(lambda: owns(proxy))
             assert int((tmp_path / "data" / "pipeline.lock").read_text().split()[0]) != pipeline
             began = time.monotonic()
-        assert time.monotonic() - began < 20.0
+        check_seconds(time.monotonic() - began, 20.0, "the stop")
         with engine.client() as client:
             assert not client.exists("{knapcache:o}:owner")  # released, not left to run out
         assert not [line for line in proxy.log if PASSWORD in line or SECRET in line]

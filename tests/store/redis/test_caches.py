@@ -22,7 +22,8 @@ from knapcache.cache.ledger import Ledger
 from knapcache.cache.roles import Reader
 from knapcache.cli.main import main
 from knapcache.store.redis.store import RedisStore
-from tests.support.redis_servers import EngineServer, wait_until
+from tests.support.redis_servers import EngineServer
+from tests.support.timing import wait_until, within
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +217,7 @@ def test_a_failed_call_lets_another_process_call(url: str) -> None:
             started.wait(10)
             waiting = pool.submit(lambda: answer(second, "key", 2))
             go_on.set()
-            assert waiting.result(30) == 2
+            assert waiting.result(60) == 2
             assert isinstance(failing.exception(), OSError)
 
 
@@ -224,9 +225,8 @@ def test_an_answer_that_may_not_be_stored_ends_the_lease(url: str) -> None:
     with open_cache(url) as first, open_cache(url) as second:
         body = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
         for cache in (first, second, first):
-            started = time.monotonic()
-            cache.fetch("chat/completions", body, lambda: Reply(b"error", cacheable=False))
-            assert time.monotonic() - started < 5, "waited for a lease to run out"
+            with within(5.0, "a call that waits for no lease"):
+                cache.fetch("chat/completions", body, lambda: Reply(b"error", cacheable=False))
 
 
 def test_a_reader_loads_its_kernels_before_it_takes_over(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,8 @@ import pytest
 from knapcache.errors import InvalidInput, StoreError
 from knapcache.store.redis.documents import MAX_DOCUMENT
 from tests.store.redis.conftest import OpenStore
-from tests.support.redis_servers import EngineCluster, EngineServer, wait_until
+from tests.support.redis_servers import EngineCluster, EngineServer
+from tests.support.timing import wait_until
 
 KEY = bytes(range(32))
 

@@ -20,8 +20,9 @@ from tests.store.redis.conftest import OpenStore
 from tests.support.certificates import make_certificate
 from tests.support.engine_cuts import cut_repeatedly
 from tests.support.owner_scenarios import kill_owners, replace_owners, wake_stopped_owners
-from tests.support.redis_servers import EngineCluster, EngineServer, SentinelGroup, wait_until
+from tests.support.redis_servers import EngineCluster, EngineServer, SentinelGroup
 from tests.support.stores import entry_of, is_right, key_of
+from tests.support.timing import Deadline, check_seconds, wait_until
 
 
 class Load:
@@ -42,7 +43,7 @@ class Load:
             number += 1
             name = number % 200
             try:
-                self.owner.apply(entry_of(self.owner, name, 300 + number % 2000)).result(30)
+                self.owner.apply(entry_of(self.owner, name, 300 + number % 2000)).result(60)
             except StoreError:
                 time.sleep(0.01)
             else:
@@ -75,8 +76,8 @@ def survive(owner: RedisStore, reader: RedisStore, primary: EngineServer) -> Non
         primary.kill()
         wait_until(lambda: owner.counters()["breakers_opened"] > 0)
         killed = time.monotonic()
-        wait_until(lambda: load.last_put > killed + 0.5, 60)
-        wait_until(lambda: all(reader.get(key_of(number)) is not None for number in range(0, 200, 20)), 60)
+        wait_until(lambda: load.last_put > killed + 0.5)
+        wait_until(lambda: all(reader.get(key_of(number)) is not None for number in range(0, 200, 20)))
     finally:
         load.stop()
     assert owner.owner
@@ -85,13 +86,13 @@ def survive(owner: RedisStore, reader: RedisStore, primary: EngineServer) -> Non
 
 def check_books(store: RedisStore) -> None:
     """Check the books as soon as the engine answers: on a busy machine, Sentinel may take a primary for dead again."""
-    deadline = time.monotonic() + 60
+    deadline = Deadline("an answer of the engine")
     while True:
         try:
             store.flush()
             store.check()
         except EngineAway:
-            assert time.monotonic() < deadline
+            deadline.check()
             time.sleep(0.1)
         else:
             return
@@ -168,7 +169,7 @@ def test_space_moves_while_one_primary_has_no_replica(tmp_path: Path, open_store
             entry, evict = entry_of(store, number, 2000 + 50 * (number % 400)), []
             while sum(each.size for each in stored) + entry.size > store.capacity:
                 evict.append(stored.popleft().key)
-            store.apply(entry, evict=evict).result(30)
+            store.apply(entry, evict=evict).result(60)
             stored.append(entry)
         assert not store.counters().get("failed_writes")
         store.check()
@@ -187,8 +188,8 @@ def test_slots_move_under_load(tmp_path: Path, open_store: OpenStore) -> None:
                 target = next(server for server in cluster.servers if server is not source)
                 assert move_slot(slot, source, target, cluster.servers) > 10
             moved = time.monotonic()
-            wait_until(lambda: load.last_put > moved + 0.5, 60)
-            wait_until(lambda: all(load.reader.get(key_of(number)) is not None for number in range(0, 200, 20)), 60)
+            wait_until(lambda: load.last_put > moved + 0.5)
+            wait_until(lambda: all(load.reader.get(key_of(number)) is not None for number in range(0, 200, 20)))
         finally:
             load.stop()
         check_books(owner)
@@ -205,7 +206,7 @@ def test_a_former_owner_never_replaces_what_a_new_one_wrote(engine: EngineServer
 @pytest.mark.long
 def test_a_reader_takes_over_when_the_owner_is_killed(engine: EngineServer) -> None:
     found = kill_owners(engine, 1000, 2, "lru")
-    assert max(found["decides_seconds"]) < LEASE_SECONDS + 5.0
+    check_seconds(max(found["decides_seconds"]), LEASE_SECONDS + 5.0, "the takeover")
 
 
 @pytest.mark.parametrize("cuts", [4, pytest.param(50, marks=pytest.mark.long)])
@@ -219,16 +220,16 @@ def test_changes_that_were_not_replicated_are_lost_as_a_whole(tmp_path: Path, op
     with closing(SentinelGroup(tmp_path)) as group:
         store = open_store(group.url, query="near=0&shards=4")
         for number in range(100):
-            store.apply(entry_of(store, number, 300 + number)).result(10)
+            store.apply(entry_of(store, number, 300 + number)).result(60)
         with group.primary.client() as client:
             client.execute_command("CLIENT", "KILL", "TYPE", "replica")
         group.replica.signal(signal.SIGSTOP)  # what follows is not replicated
         for number in range(50, 150):
             change = store.apply(entry_of(store, number, 900), evict=[key_of(number - 50)])
-        change.exception(20)
+        change.exception(60)
         group.primary.kill()
         group.replica.signal(signal.SIGCONT)
-        wait_until(lambda: store.apply(entry_of(store, "after", 100)).exception(20) is None, 60)
+        wait_until(lambda: store.apply(entry_of(store, "after", 100)).exception(60) is None)
         check_books(store)
         for info in store.scan():
             assert store.get(info.key) is not None

@@ -16,8 +16,9 @@ from knapcache.store.redis import nursery
 from knapcache.store.redis.key_leases import LEASE_SECONDS, KeyLease
 from knapcache.store.redis.store import RedisStore
 from tests.store.redis.conftest import OpenStore
-from tests.support.redis_servers import EngineCluster, EngineServer, wait_until
+from tests.support.redis_servers import EngineCluster, EngineServer
 from tests.support.stores import entry_of, key_of
+from tests.support.timing import wait_until
 
 
 def test_one_leads_and_the_others_find_its_answer(engine: EngineServer, open_store: OpenStore) -> None:
@@ -31,7 +32,7 @@ def test_one_leads_and_the_others_find_its_answer(engine: EngineServer, open_sto
     one.hand_over(entry)
     assert (two.lead(entry.key), owner.lead(entry.key)) == (entry, entry)
     lease.end()
-    owner.apply(evict=[entry.key]).result(10)
+    owner.apply(evict=[entry.key]).result(60)
     assert isinstance(two.lead(entry.key), KeyLease)
 
 
@@ -97,7 +98,7 @@ def test_the_owner_does_not_leave_an_answer_that_it_stored(engine: EngineServer,
     lease = owner.lead(entry.key)
     assert isinstance(lease, KeyLease)
     assert one.lead(entry.key) is None
-    owner.apply(entry).result(10)
+    owner.apply(entry).result(60)
     lease.end(entry)
     assert one.lead(entry.key) == entry
     with engine.client() as client:
@@ -108,12 +109,12 @@ def test_an_expired_or_damaged_answer_is_as_none(engine: EngineServer, open_stor
     now = 1000.0
     store = open_store(engine.url, clock=lambda: now)
     entry = entry_of(store, 1, expires=1010.0)
-    store.apply(entry).result(10)
+    store.apply(entry).result(60)
     assert store.lead(entry.key) == entry
     now = 1010.0
     assert isinstance(store.lead(entry.key), KeyLease)
     damaged = entry_of(store, 2)
-    store.apply(damaged).result(10)
+    store.apply(damaged).result(60)
     with engine.client() as client:
         client.set(store._member.attachment().reader.value_keys(damaged.key, undecided=False)[0], b"x")
     assert isinstance(store.lead(damaged.key), KeyLease)
@@ -143,7 +144,7 @@ def test_leases_of_a_stopped_engine_do_not_outlive_the_stop(tmp_path: Path, open
         finally:
             server.signal(signal.SIGCONT)
         for name in ("held", "sent"):
-            found = wait_until(partial(two.lead, key_of(name)), LEASE_SECONDS / 2)
+            found = wait_until(partial(two.lead, key_of(name)), "the lease", LEASE_SECONDS / 2)
             assert isinstance(found, KeyLease)
 
 
@@ -160,7 +161,7 @@ def test_bursts_in_a_cluster_make_one_call_for_each_key(cluster: EngineCluster, 
             time.sleep(0.05)  # the call
             entry = entry_of(store, name)
             if store.owner:
-                store.apply(entry).result(10)
+                store.apply(entry).result(60)
             else:
                 store.hand_over(entry)
             found.end()

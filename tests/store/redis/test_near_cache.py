@@ -12,8 +12,9 @@ import pytest
 from knapcache.store.base import Entry
 from knapcache.store.redis.store import RedisStore
 from tests.store.redis.conftest import OpenStore
-from tests.support.redis_servers import EngineCluster, EngineServer, SentinelGroup, wait_until
+from tests.support.redis_servers import EngineCluster, EngineServer, SentinelGroup
 from tests.support.stores import entry_of, key_of
+from tests.support.timing import wait_until, within
 
 NEAR = "near=1MB&shards=2"
 
@@ -36,30 +37,28 @@ def test_a_removal_reaches_other_processes_within_a_second(url: str, open_store:
     owner, reader = open_store(url, query=NEAR), open_store(url, query=NEAR)
     entries = [entry_of(owner, k, tenant="abc"[k % 3]) for k in range(9)]
     for entry in entries:
-        owner.apply(entry).result(10)
+        owner.apply(entry).result(60)
     assert [near_entry(reader, entry.key) for entry in entries] == entries
 
     def are_gone(removed: list[Any]) -> bool:
         near = any(reader.get_nowait(entry.key) is entry for entry in removed)
         return not near and all(reader.get(entry.key) is None for entry in removed)
 
-    seconds = []
-    for tenant in (1, 2):  # a busy machine may delay one of two
-        removed, start = entries[tenant::3], time.monotonic()
-        owner.apply(evict=[entry.key for entry in removed]).result(10)
-        wait_until(partial(are_gone, removed))
-        seconds.append(time.monotonic() - start)
-    assert min(seconds) < 1.0
+    for tenant in (1, 2):
+        removed = entries[tenant::3]
+        with within(1.0, "a removal"):
+            owner.apply(evict=[entry.key for entry in removed]).result(60)
+            wait_until(partial(are_gone, removed))
     assert [reader.get(entry.key) for entry in entries[::3]] == entries[::3]
     newer = entry_of(owner, 0, version=1, tenant="a")
-    owner.apply(newer).result(10)
+    owner.apply(newer).result(60)
     assert owner.get(newer.key) == newer
     wait_until(lambda: reader.get(newer.key) == newer)
 
 
 def test_hits_send_no_command(engine: EngineServer, open_store: OpenStore) -> None:
     store = open_store(engine.url, query=NEAR)
-    store.apply(entry_of(store, 1)).result(10)
+    store.apply(entry_of(store, 1)).result(60)
     assert near_entry(store, key_of(1)) is not None
     with engine.client() as client:
         before = client.info("commandstats").get("cmdstat_get", {"calls": 0})["calls"]
@@ -71,7 +70,7 @@ def test_hits_send_no_command(engine: EngineServer, open_store: OpenStore) -> No
 def test_a_lost_subscription_empties_it_and_is_renewed(engine: EngineServer, open_store: OpenStore) -> None:
     owner, reader = open_store(engine.url, query=NEAR), open_store(engine.url, query=NEAR)
     entry = entry_of(owner, 1)
-    owner.apply(entry).result(10)
+    owner.apply(entry).result(60)
     assert near_entry(reader, entry.key) == entry
     with engine.client() as client:
         assert client.execute_command("CLIENT", "KILL", "TYPE", "pubsub") >= 1
@@ -84,7 +83,7 @@ def test_silence_on_the_subscription_hides_all_entries(
 ) -> None:
     store = open_store(engine.url, query=NEAR)
     entry = entry_of(store, 1)
-    store.apply(entry).result(10)
+    store.apply(entry).result(60)
     assert near_entry(store, entry.key) == entry
     later = time.monotonic() + 1.0
     monkeypatch.setattr("knapcache.store.redis.near_cache.time.monotonic", lambda: later)
@@ -97,9 +96,9 @@ def test_with_encryption_it_is_found_by_key_and_invalidated_by_name(
     options: dict[str, Any] = {"query": NEAR, "encryption_keys": [b"k" * 32]}
     owner, reader = open_store(engine.url, **options), open_store(engine.url, **options)
     entry = entry_of(owner, 1)
-    owner.apply(entry).result(10)
+    owner.apply(entry).result(60)
     assert near_entry(reader, entry.key) == entry
-    owner.apply(evict=[entry.key]).result(10)
+    owner.apply(evict=[entry.key]).result(60)
     wait_until(lambda: reader.get(entry.key) is None)
 
 
@@ -111,8 +110,8 @@ def test_readers_never_see_an_older_version_after_a_second(engine: EngineServer,
         reads = [pool.submit(lambda: [reader.get(key_of(1)) for _ in range(2000)]) for _ in range(2)]
         while not all(read.done() for read in reads):
             last += 1
-            owner.apply(entry_of(owner, 1, 100, version=last)).result(10)
+            owner.apply(entry_of(owner, 1, 100, version=last)).result(60)
     for read in reads:
         versions = [entry.meta["version"] for entry in read.result() if entry is not None]
         assert versions == sorted(versions), "an older entry followed a newer one"
-    wait_until(lambda: (entry := reader.get(key_of(1))) is not None and entry.meta["version"] == last, 5)
+    wait_until(lambda: (entry := reader.get(key_of(1))) is not None and entry.meta["version"] == last, seconds=5)

@@ -27,7 +27,7 @@ def test_an_admitted_answer_is_renamed_and_its_bytes_are_not_sent_again(
     (collected,) = owner.collect()
     with engine.client() as client:
         before = client.info("stats")["total_net_input_bytes"]
-        owner.apply(collected).result(10)
+        owner.apply(collected).result(60)
         assert client.info("stats")["total_net_input_bytes"] - before < 10_000
     assert (owner.get(entry.key), reader.get(entry.key), owner.totals()) == (entry, entry, (1, entry.size))
     assert list(owner.collect()) == []
@@ -70,7 +70,7 @@ def test_an_eviction_also_removes_an_undecided_answer(engine: EngineServer, open
     owner, reader = open_store(engine.url), open_store(engine.url)
     entry = entry_of(reader, 1)
     reader.hand_over(entry)
-    owner.apply(evict=[entry.key]).result(10)
+    owner.apply(evict=[entry.key]).result(60)
     assert reader.get(entry.key) is None
     assert list(owner.collect()) == []
 
@@ -78,11 +78,11 @@ def test_an_eviction_also_removes_an_undecided_answer(engine: EngineServer, open
 def test_a_newer_undecided_answer_is_preferred(engine: EngineServer, open_store: OpenStore) -> None:
     owner, reader = open_store(engine.url), open_store(engine.url)
     old, new = entry_of(owner, 1), entry_of(owner, 1, version=1)
-    owner.apply(old).result(10)
+    owner.apply(old).result(60)
     reader.hand_over(new)
     assert (owner.get(old.key), reader.get(old.key)) == (old, new)
     (collected,) = owner.collect()
-    owner.apply(collected).result(10)
+    owner.apply(collected).result(60)
     assert (owner.get(old.key), owner.totals().entries) == (new, 1)
     owner.check()
 

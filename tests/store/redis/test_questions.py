@@ -9,7 +9,8 @@ import pytest
 from knapcache.errors import NotOwner, StoreError
 from knapcache.store.redis import questions
 from tests.store.redis.conftest import OpenStore
-from tests.support.redis_servers import EngineServer, wait_until
+from tests.support.redis_servers import EngineServer
+from tests.support.timing import wait_until
 
 
 def test_the_owner_hears_of_a_question_and_its_reply_reaches_the_process_that_asked(

@@ -39,7 +39,7 @@ def test_the_charge_covers_what_the_engine_allocates(
         before = client.info("memory")["used_memory"]
         for k in range(1000):
             done = store.apply(entry_of(store, k, length + k % 100, expires=expires))
-        done.result(30)
+        done.result(60)
         allocated = client.info("memory")["used_memory"] - before
     charged = store.totals().size
     assert store.totals().entries == 1000
@@ -73,7 +73,7 @@ def test_limits_never_sum_to_more_than_the_capacity(engine: EngineServer, open_s
             del held[victim]
             evict.append(key_of(victim))
         held[k] = entry.size
-        store.apply(entry, evict).result(10)
+        store.apply(entry, evict).result(60)
         try:
             reader.hand_over(entry_of(store, -k, choose.randrange(100, 3000)))
             parked += 1
@@ -95,14 +95,14 @@ def test_a_smaller_cache_lowers_the_limits(engine: EngineServer, open_store: Ope
     large = open_store(engine.url, 4 << 20, query="near=0&shards=4")
     for k in range(100):
         done = large.apply(entry_of(large, k, 20_000))
-    done.result(10)
+    done.result(60)
     large.close()
     small = open_store(engine.url, 2 << 20, query="near=0")
     assert small.totals().entries == 100
-    assert isinstance(small.apply(entry_of(small, "new")).exception(10), StoreError)
+    assert isinstance(small.apply(entry_of(small, "new")).exception(60), StoreError)
     while small.totals().size > small.capacity // 2:
-        small.apply(evict=[next(small.scan()).key]).result(10)
-    small.apply(entry_of(small, "new")).result(10)
+        small.apply(evict=[next(small.scan()).key]).result(60)
+    small.apply(entry_of(small, "new")).result(60)
     small.check()
 
 

@@ -18,14 +18,15 @@ from knapcache.store.redis.urls import parse
 from knapcache.store.registry import open_store as open_by_url
 from tests.store.redis.conftest import OpenStore
 from tests.support.certificates import make_certificate
-from tests.support.redis_servers import EngineCluster, EngineServer, free_port, wait_until
+from tests.support.redis_servers import EngineCluster, EngineServer, free_port
 from tests.support.stores import entry_of, key_of, spawn
+from tests.support.timing import wait_until
 
 
 def put_and_get(url: str, **options: Any) -> None:
     store = open_by_url(url, StoreOptions(size_limit=1 << 20))
     entry = entry_of(store, 1, **options)
-    store.apply(entry).result(10)
+    store.apply(entry).result(60)
     assert store.get(entry.key) == entry
     store.close()
 
@@ -87,7 +88,7 @@ def test_a_killed_owner_is_replaced(engine: EngineServer, open_store: OpenStore)
         from knapcache.store.redis.urls import parse
         from tests.support.stores import entry_of
         store = RedisStore(parse("redis", sys.argv[1]), 2 << 20)
-        store.apply(entry_of(store, 1)).result(10)
+        store.apply(entry_of(store, 1)).result(60)
         print("ready", flush=True)
         sys.stdin.read()
     """
@@ -98,7 +99,7 @@ def test_a_killed_owner_is_replaced(engine: EngineServer, open_store: OpenStore)
     assert not reader.own()
     owner.kill()
     owner.communicate()
-    wait_until(reader.own, 10)
+    wait_until(reader.own, "the takeover", 10.0)
     assert reader.get(key_of(1)) == entry_of(reader, 1)
     reader.check()
 
@@ -106,7 +107,7 @@ def test_a_killed_owner_is_replaced(engine: EngineServer, open_store: OpenStore)
 def test_a_forked_child_reads_and_the_parent_remains_the_owner(engine: EngineServer, open_store: OpenStore) -> None:
     store = open_store(engine.url, query="near=1MB")
     entry = entry_of(store, 1)
-    store.apply(entry).result(10)
+    store.apply(entry).result(60)
     child = os.fork()
     if child == 0:
         status = 1
@@ -133,7 +134,7 @@ def test_snapshots_are_stored_in_chunks(
     names = store._member.attachment().names
     for length in (4500, 2000, 0, 999):
         snapshot = os.urandom(length)
-        store.apply(snapshot=snapshot).result(10)
+        store.apply(snapshot=snapshot).result(60)
         assert store.load_snapshot() == store.reader().load_snapshot() == snapshot
         with engine.client() as client:
             chunks = list(client.scan_iter(names.snapshot.replace(b"{", b"[{]") + b".*"))
@@ -173,7 +174,7 @@ def test_several_entries_are_read_at_once(engine: EngineServer, cluster: EngineC
         owner, reader = (open_store(url, 16 << 20, query="near=0&shards=8") for _ in range(2))
         entries = [entry_of(owner, k) for k in range(20)]
         for entry in entries[:10]:
-            owner.apply(entry).result(10)
+            owner.apply(entry).result(60)
         for entry in entries[10:15]:
             reader.hand_over(entry)
         keys = [entry.key for entry in entries]
