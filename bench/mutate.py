@@ -54,6 +54,8 @@ AREAS = {
     "cache/admission": "cache/admission.py",
     "cache/quotas": "cache/quotas.py",
     "cache/ledger": "cache/ledger.py",
+    "cache/purging": "cache/purging.py",
+    "cache/transfer": "cache/transfer*.py",
     "store/memory": "store/memory.py",
     "store/sqlite": "store/sqlite/*.py",
     "exchange": "exchange/*.py",
@@ -61,6 +63,9 @@ AREAS = {
     "serve/http/access": "serve/http/access.py",
     "serve/http/fast_path": "serve/http/fast_path.py",
     "serve/admin/auth": "serve/admin/auth.py",
+    "serve/routes": "serve/routing.py",
+    "serve/limits": "serve/limits/*.py",
+    "serve/redaction": "serve/redaction/*.py",
 }
 """By name: the files that are mutated."""
 TESTS = ("keys", "wire", "price", "store", "cache", "exchange", "integrations", "attacks", "serve")

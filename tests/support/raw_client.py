@@ -61,6 +61,8 @@ class RawClient:
         address = parts.hostname or "", parts.port or 80
         self.socket = socket.create_connection(address, timeout, source_address=(source, 0) if source else None)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):  # otherwise the system enlarges them, up to 32 MB
+            self.socket.setsockopt(socket.SOL_SOCKET, buffer, 256 << 10)
         self.sent_all = True
         self.closed = False
         """Whether the server has closed the connection, as far as it was read."""
