@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import secrets
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,30 @@ def test_an_unrelated_request_is_not_similar(cache: Cache) -> None:
     found = compare(cache, chat("Compose a limerick on tax law")).nearest
     assert found is None or not found.similar
     assert cache.browser.compare(b"not a canonical request", LATER).nearest is None
+
+
+def test_a_comparison_makes_no_objects_for_the_garbage_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One per entry would start full collections, which stop the process."""
+    with small_cache(capacity="20MB") as cache:
+        for k in range(600):
+            cache.fetch(CHAT, chat(f"Tell me all you know about number {k}."), Upstream()(k))
+        body, counts = chat("Tell me all you know about number 7.", temperature=1), []
+        assert compare(cache, body).coverage.read == 600
+        stored_request = cache.browser._stored_request
+
+        def counting(key: bytes) -> bytes | None:
+            counts.append(gc.get_count()[0])
+            return stored_request(key)
+
+        monkeypatch.setattr(cache.browser, "_stored_request", counting)
+        monkeypatch.setattr(cache.browser, "_settled", lambda *_: iter(()))
+        try:
+            gc.disable()
+            gc.collect()
+            assert compare(cache, body).nearest is not None
+        finally:
+            gc.enable()
+    assert 0 < counts[0] < 300
 
 
 def test_a_search_is_bounded_in_time_rests_and_continues(cache: Cache) -> None:

@@ -6,7 +6,6 @@ Nothing here counts as a request, and nothing runs on an event loop: it may wait
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ from knapcache.cache.coordinator import Coordinator
 from knapcache.cache.entries import columns, page, purge_preview, rows_of
 from knapcache.cache.key_history import KeyRecord
 from knapcache.cache.options import checked_digest
-from knapcache.cache.outlines import Coverage, NearestRequest, OtherRequest, OutlineIndex
+from knapcache.cache.outlines import Coverage, NearestRequest, OtherRequests, OutlineIndex
 from knapcache.cache.purging import PurgeConditions
 from knapcache.keys.outline import read_canonical
 from knapcache.store.base import Clock, Entry
@@ -91,23 +90,23 @@ class EntryBrowser:
         allowed = table.records["created"] < before
         if tenant is not None:
             allowed &= table.records["tenant"] == (table.tenants.index(tenant) if tenant in table.tenants else -1)
-        created = table.records["created"].tolist()
-        others = [
-            OtherRequest(table.keys[k], created[k], partial(self._stored_request, table.keys[k]))
-            for k in np.flatnonzero(allowed).tolist()
-        ]
         stored = set(table.keys)
-        others += [other for other in self._settled(before, tenant) if other.key not in stored]
+        settled = {key: found for key, found in self._settled(before, tenant) if key not in stored}
+        others = OtherRequests(
+            keys=[table.keys[k] for k in np.flatnonzero(allowed).tolist()] + list(settled),
+            created=np.append(table.records["created"][allowed], [created for created, _ in settled.values()]),
+            canonical=lambda key: settled[key][1] if key in settled else self._stored_request(key),
+        )
         nearest = self.outlines.nearest(request, others)
         return Comparison(nearest, nearest is not None and nearest.key in stored, coverage)
 
-    def _settled(self, before: float, tenant: str | None) -> Iterator[OtherRequest]:
-        """Yield the requests whose answers were settled before some time, lately."""
+    def _settled(self, before: float, tenant: str | None) -> Iterator[tuple[bytes, tuple[float, bytes]]]:
+        """Yield key, time and canonical request of the answers that were settled before some time, lately."""
         for key, (created, canonical) in self._coordinator.role.settled().items():
             parts = read_canonical(canonical) if tenant is not None and created < before else None
             if created < before and (tenant is None or (parts is not None and parts.namespace == tenant)):
                 self.outlines.add(key, canonical)
-                yield OtherRequest(key, created, partial(bytes, canonical))
+                yield key, (created, canonical)
 
     def _stored_request(self, key: bytes) -> bytes | None:
         entry = self._peek(key)

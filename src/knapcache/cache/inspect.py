@@ -12,7 +12,7 @@ from typing import Any
 
 from knapcache.cache.admission import BATCH_KEYS
 from knapcache.cache.entries import MB, columns, least_value, purge_preview, read_entries, rows_of
-from knapcache.cache.outlines import OtherRequest, OutlineIndex
+from knapcache.cache.outlines import OtherRequests, OutlineIndex
 from knapcache.cache.owner_questions import ask_purge
 from knapcache.cache.purging import PurgeConditions
 from knapcache.cache.roles import stored_request
@@ -79,10 +79,7 @@ def nearest_entry(store: Store, requests: Sequence[bytes], clock: Clock = wall_c
     table = read_entries(store, read_snapshot(store.load_snapshot() or b""))
     outlines = OutlineIndex(limit=max(1, len(table.keys)), seconds=math.inf, sleep=lambda _: None)
     outlines.read(table, store.peek)
-    others = [
-        OtherRequest(key, created, partial(stored_request, store, key))
-        for key, created in zip(table.keys, table.records["created"].tolist(), strict=True)
-    ]
+    others = OtherRequests(table.keys, table.records["created"], partial(stored_request, store))
     found = [
         nearest
         for request in map(read_canonical, requests)
