@@ -11,17 +11,18 @@ from hypothesis import strategies as st
 
 from knapcache.cache.entries import purge_preview
 from knapcache.cache.entry_index import entry_table
-from knapcache.cache.purging import purge_conditions
+from knapcache.cache.purging import model_filter, purge_conditions
 from knapcache.errors import InvalidInput
 from knapcache.store.base import EntryInfo
 
 TAGS = st.lists(st.sampled_from(["a", "b", "ab", "c:d"]), max_size=3, unique=True)
+MODELS = st.sampled_from(["m", "m-2024-08-06", "m-mini-2024-08-06", "n"])
 DIGESTS = st.sampled_from(["", "00000000000000ff", "0123456789abcdef", "01234567ffffffff", "ffffffffffffffff"])
 
 
 @st.composite
 def infos(draw: st.DrawFn) -> list[EntryInfo]:
-    rows = draw(st.lists(st.tuples(st.sampled_from("xy"), st.sampled_from("mn"), TAGS, DIGESTS, st.integers(0, 9))))
+    rows = draw(st.lists(st.tuples(st.sampled_from("xy"), MODELS, TAGS, DIGESTS, st.integers(0, 9))))
     return [
         EntryInfo(
             key=bytes([k]) * 32,
@@ -42,7 +43,7 @@ CONDITIONS = st.fixed_dictionaries(
     {},
     optional={
         "key": st.integers(0, 5).map(lambda k: bytes([k]) * 32),
-        "model": st.sampled_from("mno"),
+        "model": MODELS | st.just("o"),
         "tenant": st.sampled_from("xyz"),
         "older_than": st.floats(0, 10),
         "tags": TAGS.filter(bool),
@@ -76,6 +77,26 @@ def test_the_preview_has_what_the_filter_selects(entries: list[EntryInfo], given
 def test_what_is_not_a_condition_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         purge_conditions(**given)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "name", "found"),
+    [
+        ("gpt-4o", "gpt-4o", True),
+        ("gpt-4o", "gpt-4o-2024-08-06", True),
+        ("gpt-4", "gpt-4-0613", True),
+        ("claude-sonnet-4-5", "claude-sonnet-4-5-20250929", True),
+        ("gpt-4o", "gpt-4o-mini", False),
+        ("gpt-4o", "gpt-4o-mini-2024-07-18", False),
+        ("gpt-4o-2024-08-06", "gpt-4o", False),
+        ("gpt-4o-2024-05-13", "gpt-4o-2024-08-06", False),
+        ("claude-sonnet-4", "claude-sonnet-4-5", False),
+        ("gpt.4o", "gpt-4o", False),
+        ("", "gpt-4o", False),
+    ],
+)
+def test_the_name_of_a_model_stands_for_its_dated_versions(wanted: str, name: str, found: bool) -> None:
+    assert model_filter(wanted)(name) is found
 
 
 def test_a_digest_may_be_in_upper_case() -> None:

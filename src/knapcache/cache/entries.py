@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from knapcache.cache.entry_index import EntryTable, entry_table, request_counts
-from knapcache.cache.purging import PurgeConditions
+from knapcache.cache.purging import PurgeConditions, model_filter
 from knapcache.cache.snapshot import SnapshotContents
 from knapcache.errors import InvalidInput
 from knapcache.store.base import Store
@@ -123,14 +123,13 @@ def page(
 
 
 def selected(table: EntryTable, model: str | None, tenant: str | None, tags: Collection[str] | None) -> Mask:
-    """Return which entries are of a model and a tenant and have one of the tags; None: any."""
+    """Return which entries are of a model and a tenant and have one of the tags, as a purge would select them."""
     matches = np.ones(len(table.keys), np.bool_)
-    for wanted, names, numbers in (
-        (None if model is None else {model}, table.models, table.records["model"]),
-        (None if tenant is None else {tenant}, table.tenants, table.records["tenant"]),
-    ):
-        if wanted is not None:
-            matches &= np.isin(numbers, [k for k, name in enumerate(names) if name in wanted])
+    if model is not None:
+        is_model = model_filter(model)
+        matches &= np.isin(table.records["model"], [k for k, name in enumerate(table.models) if is_model(name)])
+    if tenant is not None:
+        matches &= np.isin(table.records["tenant"], [k for k, name in enumerate(table.tenants) if name == tenant])
     if tags is not None:
         having = [k for k, joined in enumerate(table.tag_sets) if not set(joined.split(",")).isdisjoint(tags)]
         matches &= np.isin(table.records["tags"], having)

@@ -14,6 +14,8 @@ from knapcache.store.base import EntryInfo
 from knapcache.tags import checked_tags
 
 DIGEST_PREFIX = re.compile(r"[0-9a-f]{1,16}")
+VERSION = r"-(?:\d{4}-\d\d-\d\d|\d{8}|\d{4})"
+"""What providers append to the name of a model for a version of it, such as -2024-08-06, -20250929 or -0613."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +24,7 @@ class PurgeConditions:
 
     key: bytes | None = None
     model: str | None = None
+    """The model that answered, or its name without the date of a version."""
     tenant: str | None = None
     """A namespace."""
     older_than: float | None = None
@@ -35,12 +38,13 @@ class PurgeConditions:
         """Return the conditions as a function of an entry's metadata. now: Unix time."""
         before = None if self.older_than is None else now - self.older_than
         tags = None if self.tags is None else frozenset(self.tags)
+        is_model = None if self.model is None else model_filter(self.model)
 
         def matches(info: EntryInfo) -> bool:
             return (
                 (self.key is None or info.key == self.key)
                 and (self.tenant is None or info.tenant == self.tenant)
-                and (self.model is None or info.model == self.model)
+                and (is_model is None or is_model(info.model))
                 and (before is None or info.created < before)
                 and (tags is None or not tags.isdisjoint(info.meta.get("tags", ())))
                 and (self.system is None or info.meta.get("system", "").startswith(self.system))
@@ -54,6 +58,15 @@ class PurgeConditions:
         if self.key is not None:
             given["key"] = self.key.hex()
         return {name: value for name, value in given.items() if value is not None}
+
+
+def model_filter(wanted: str) -> Callable[[str], bool]:
+    """Return a function that says whether a model is the wanted one or a dated version of it.
+
+    An entry has the name in the answer: a request for gpt-4o is answered by gpt-4o-2024-08-06.
+    """
+    pattern = re.compile(f"{re.escape(wanted)}(?:{VERSION})?")
+    return lambda name: pattern.fullmatch(name) is not None
 
 
 def purge_conditions(

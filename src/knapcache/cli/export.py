@@ -24,7 +24,7 @@ def add(commands: Any) -> None:
     parser = commands.add_parser("export", help=HELP, description=DESCRIPTION)
     cache_file.add_options(parser)
     option = parser.add_argument
-    option("--model", metavar="NAME", help="only entries of this model")
+    option("--model", metavar="NAME", help="only entries of this model and of its dated versions")
     option("--tag", metavar="TAG", action="append", help="only entries with this tag; repeated: with any of the tags")
     option("--tenant", metavar="NAME", help="only entries of this tenant or group, or of this namespace")
     parser.set_defaults(execute=execute)

@@ -37,7 +37,7 @@ def add(commands: Any) -> None:
     option(
         "--capacity", metavar="SIZE", type=size, help="capacity of a cache file that does not exist yet, such as 4GB"
     )
-    option("--model", metavar="NAME", help="only entries of this model")
+    option("--model", metavar="NAME", help="only entries of this model and of its dated versions")
     option("--tag", metavar="TAG", action="append", help="only entries with this tag; repeated: with any of the tags")
     option("--tenant", metavar="NAME", help="only entries of this tenant or group, or of this namespace")
     option("--to-tenant", metavar="NAME", help="put all entries into the namespace of this tenant or group")

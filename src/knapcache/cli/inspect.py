@@ -32,7 +32,7 @@ def add(commands: Any) -> None:
     cache_file.add_options(parser)
     option = parser.add_argument
     option("--key", metavar="KEY", help="show the entry with this key; the first digits suffice if unique")
-    option("--model", metavar="NAME", help="only entries of this model")
+    option("--model", metavar="NAME", help="only entries of this model and of its dated versions")
     option("--tag", metavar="TAG", action="append", help="only entries with this tag; repeated: with any of the tags")
     option("--tenant", metavar="NAME", help="only entries of this tenant or group, or of this namespace")
     option("--json", action="store_true", help="print JSON")

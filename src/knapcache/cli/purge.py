@@ -31,7 +31,7 @@ def add(commands: Any) -> None:
     cache_file.add_options(parser)
     option = parser.add_argument
     option("--key", metavar="KEY", help="the entry with this key; the first digits suffice if unique")
-    option("--model", metavar="NAME", help="entries of this model")
+    option("--model", metavar="NAME", help="entries of this model and of its dated versions")
     option("--tenant", metavar="NAME", help="entries of this tenant or group, or of this namespace")
     option("--older-than", metavar="AGE", type=age, help="entries of at least this age: 90 (s), 15m, 12h, 7d, 4w")
     option("--tag", metavar="TAG", action="append", help="entries with this tag; repeated: with any of the tags")
