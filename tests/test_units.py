@@ -81,7 +81,7 @@ def test_dollars_have_no_exponent(value: float, text: str) -> None:
 
 def test_sizes_have_three_digits() -> None:
     assert [format_size(x) for x in (1, 1500, 64e6, 999.7e6, 7e12)] == [
-        "1 units",
+        "1 B",
         "1.5 kB",
         "64 MB",
         "1,000 MB",

@@ -15,8 +15,8 @@ UNITS |= {letter + b: 1000**k for k, letter in enumerate("kmgt", 1) for b in (""
 UNITS |= {f"{letter}i{b}": 1024**k for k, letter in enumerate("kmgt", 1) for b in ("", "b")}
 TIMES = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 """Seconds of the units of an age."""
-SIZES = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "units"))
-"""Units in which sizes are shown."""
+SIZES = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "B"))
+"""Units in which sizes are shown. Sizes of a trace are shown as bytes."""
 # At most two digits of exponent: "1e999999999" would take all memory.
 PATTERN = re.compile(r"([0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,2})?)\s*([A-Za-z]*|%)")
 ALLOWED_AMOUNTS = "a number with an optional unit (kB, MB, GB, TB, KiB, MiB, GiB or TiB, in any case)"

@@ -77,7 +77,7 @@ def test_a_table_on_stdout_and_a_json_file(trace: Path, tmp_path: Path, capsys: 
     assert printed.splitlines()[-1] == str(out)
     (row,) = rows(out.read_text())
     shown = next(line.split() for line in printed.splitlines() if "lru" in line.split())
-    assert shown[:4] == [str(row["capacity"]), "units", "lru", str(row["hits"])]
+    assert shown[:4] == [str(row["capacity"]), "B", "lru", str(row["hits"])]
     assert printed.startswith("1,000 requests for 30 keys in 16.6 minutes, working set ")
     assert [path.name for path in tmp_path.iterdir()] == ["rows.json"]
     assert stat.S_IMODE(out.stat().st_mode) == 0o666 & ~umask()

@@ -63,7 +63,7 @@ def execute(args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps({**found, "rows": shown}, indent=2))
         return
-    engine, disk = found["engine"], format_bytes(found["disk_bytes"])
+    engine, disk = found["engine"], format_size(found["disk_bytes"])
     if engine is not None:
         print_engine(engine)
     where = "on disk" if engine is None else "in the engine"
@@ -80,7 +80,7 @@ def execute(args: argparse.Namespace) -> None:
     )
     of_all = f" of {every:,}" if every > len(rows) else ""
     print_text(
-        f"{count_of(found['entries'])}{of_all}, {format_bytes(found['bytes'])}, {disk} {where}{more}.",
+        f"{count_of(found['entries'])}{of_all}, {format_size(found['bytes'])}, {disk} {where}{more}.",
         f"Cost {format_cost(found['cost'], money)}, value {format_cost(found['value'], money)}, least value per MB "
         f"{format_cost(found['least_value_per_mb'], money)}{' in the whole cache' if of_all else ''}.",
     )
@@ -115,7 +115,7 @@ def engine_of(cache: cache_file.CacheLocation, store: Store) -> dict[str, Any] |
 def print_engine(engine: dict[str, Any]) -> None:
     """Print the engine and the limits of a cache on it."""
     used, limit, nursery_used, nursery_limit = (
-        format_bytes(engine[name]) for name in ("used", "limit", "nursery_used", "nursery_limit")
+        format_size(engine[name]) for name in ("used", "limit", "nursery_used", "nursery_limit")
     )
     shards = "1 shard" if engine["shards"] == 1 else f"{engine['shards']} shards"
     print_text(
@@ -141,7 +141,7 @@ def show_entry(args: argparse.Namespace, rows: Sequence[Row], cache: cache_file.
         "tenant": cache.names.name_of(row["tenant"]),
         "tags": ", ".join(row["tags"]),
         "system": row["system"],
-        "size": format_bytes(row["size"]),
+        "size": format_size(row["size"]),
         "cost": format_cost(row["cost"], money),
         "requests": f"{row['requests']:,.4g}" + (f", {row['per_day']:,.4g} per day" if row["age"] >= DAY else ""),
         "value": format_cost(row["value"], money),
@@ -165,7 +165,7 @@ def print_entries(rows: Sequence[Row], names: cache_file.TenantNames, keys: Sequ
                 "model": row["model"],
                 **({"tenant": names.name_of(row["tenant"])} if tenants else {}),
                 **({"tags": ", ".join(row["tags"]) or "-"} if tags else {}),
-                "size": format_bytes(row["size"]),
+                "size": format_size(row["size"]),
                 "cost": format_cost(row["cost"], money),
                 "requests": f"{row['requests']:,.4g}",
                 "value": format_cost(row["value"], money),
@@ -184,11 +184,6 @@ def in_dollars(rows: Sequence[Row]) -> bool:
 
 def format_cost(cost: float, money: bool) -> str:
     return dollars(cost) if money else number(cost)
-
-
-def format_bytes(size: float) -> str:
-    """Format bytes to three digits: `64 MB`."""
-    return format_size(size).replace("units", "B")
 
 
 def expiry(seconds: float | None) -> str:

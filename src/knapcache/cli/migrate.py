@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from knapcache.cli.cache_file import FILE_NAME, SECRET_HELP, SECRET_NAME, environment_secret, read_secret
-from knapcache.cli.inspect import count_of, format_bytes
+from knapcache.cli.inspect import count_of
 from knapcache.cli.output import print_text
 from knapcache.errors import InvalidInput, NotOwner, StoreError
-from knapcache.units import ALLOWED_AMOUNTS, parse_bytes
+from knapcache.units import ALLOWED_AMOUNTS, format_size, parse_bytes
 
 if TYPE_CHECKING:
     from knapcache.cache.migrate import MigrationResult, SourceEntries
@@ -81,7 +81,7 @@ def execute(args: argparse.Namespace) -> None:
             result = preview(found, reader, to.entry_capacity)
             if reader is not None:
                 reader.close()
-            text = f"{count_of(result.copied)} would be copied, {format_bytes(result.size)} in FROM"
+            text = f"{count_of(result.copied)} would be copied, {format_size(result.size)} in FROM"
             print_text(f"{text}{left_out(result)}.")
             return
         result = MigrationResult()
@@ -175,7 +175,7 @@ def print_result(result: MigrationResult) -> None:
         "none": "FROM has no state of a policy.",
     }[result.snapshot]
     print_text(
-        f"{count_of(result.copied)} copied, {format_bytes(result.size)}{left_out(result)}.",
+        f"{count_of(result.copied)} copied, {format_size(result.size)}{left_out(result)}.",
         f"{state} {count_of(result.verified)} read again and compared.",
     )
 

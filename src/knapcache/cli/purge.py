@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from knapcache.cli import cache_file
-from knapcache.cli.inspect import count_of, format_bytes, in_dollars, print_entries
+from knapcache.cli.inspect import count_of, in_dollars, print_entries
 from knapcache.cli.output import print_text
 from knapcache.errors import InvalidInput, NotOwner, reason_text
-from knapcache.units import ALLOWED_AGES, parse_age
+from knapcache.units import ALLOWED_AGES, format_size, parse_age
 
 if TYPE_CHECKING:
     from knapcache.cache.purging import PurgeConditions
@@ -141,4 +141,4 @@ def show(store: Store, chosen: list[PurgeConditions], names: cache_file.TenantNa
     rows = sorted((row for one in previews for row in one["rows"]), key=lambda row: -row["value"])
     print_entries(rows, names, [info.key.hex() for info in store.scan()], in_dollars(rows))
     most = "" if len(rows) == entries else f" These are the {len(rows)} most valuable of them."
-    print_text(f"{count_of(entries)} would be removed, {format_bytes(size)}.{most}")
+    print_text(f"{count_of(entries)} would be removed, {format_size(size)}.{most}")

@@ -99,7 +99,7 @@ def test_one_capacity_of_one_trace_has_no_mean() -> None:
     assert report.proxy_counts(rows) == [0]
     (line,) = report.table(rows, 0)
     assert list(line) == ["capacity", "shared", "nursery"]
-    assert line["capacity"] == "60 units"
+    assert line["capacity"] == "60 B"
 
 
 def test_the_figure_is_a_png(rows: list[dict[str, Any]]) -> None:
