@@ -11,7 +11,7 @@ Directives come in the standard `Cache-Control` header
 in `x-knapcache-tags: a, b` (names by which the answer can be purged, `tags.py`), or in the forms of other caches:
 LiteLLM's `cache` in the body, and headers of Cloudflare's gateway, Portkey and Helicone. Unknown directives are
 ignored, as the standard demands. So are numbers that do not parse or are negative. Tags that are not allowed raise
-InvalidInput: if they were ignored, a later purge would not find the answer, and nobody would notice.
+InvalidInput: if they were ignored, a later purge would silently miss the answer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What numbers mean: which of them are dollars, what more capacity is worth, and what a first request must contain.
 
 Dollars are shown only for answers of known price. A price that the settings give the embedded model is simulated,
-because nobody pays for it. For answers without a price, seconds and tokens are shown.
+because the model is free. For answers without a price, seconds and tokens are shown.
 
 More capacity. `saves` is what a simulated cache of twice the capacity has saved more than the cache, since history
 began. The price of a megabyte is the same number per megabyte of that additional capacity, so the two always agree:

@@ -40,11 +40,11 @@ Role = Literal["read-only", "operator"]
 ADMIN = "admin"
 """Name of the token that always exists."""
 CHECK_INTERVAL = 1.0
-"""Seconds between two looks at the files."""
+"""Seconds between two checks of the files."""
 DEADLINE = 2.0
-"""Seconds that a request waits for such a look."""
+"""Seconds that a request waits for such a check."""
 LONG = 32
-"""Characters of a token that nobody can find by guessing, at any rate."""
+"""Characters from which on a token cannot be found by guessing, at any rate of attempts."""
 Stamp = tuple[int, int, int, int]
 
 

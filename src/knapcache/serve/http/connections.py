@@ -12,7 +12,7 @@ anyway, so a request costs no timer. A timeout may be late by two intervals.
     LINGERING   the client must read an error           LINGER_SECONDS
 
     Invariant: at most max_connections are open, of one address at most max_connections_per_address, and beside them at
-    most MAX_REFUSED that were told so. Addresses in trusted_proxies have no share of their own.
+    most MAX_REFUSED that get an error. Addresses in trusted_proxies have no share of their own.
 
 If there is no room for a new connection, one in HEAD, BODY, IDLE or LINGERING is closed for it: of the address with the
 most connections, idle ones first, the oldest first. If all are busy, the new one is refused.
@@ -151,7 +151,7 @@ class Connections:
         return False
 
     def add_refused(self, connection: ClientConnection) -> bool:
-        """Add a connection that is told that there is no room. Return False if there are too many of them."""
+        """Add a connection that gets an error, because there is no room. Return False if there are too many of them."""
         if len(self._refused) >= MAX_REFUSED:
             return False
         self._refused[connection] = self._clock()

@@ -6,7 +6,7 @@ failing   from a request that the upstream failed until one that it answered wit
           retry was answered is no failure
 
 A failure is a call without a complete response, or a status of 500 or more. With a key of the proxy's own it is also
-401, 403 or 429: nobody is served then. With callers' keys these statuses concern one caller. Other statuses, such as
+401, 403 or 429: then it serves no caller. With callers' keys these statuses concern one caller. Other statuses, such as
 400, neither fail an upstream nor show that it serves requests again.
 
 health    healthy, open or half-open: whether groups send requests to it. The process that has called it decides that

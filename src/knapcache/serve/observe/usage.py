@@ -9,8 +9,8 @@ with every policy, so shadows do not see them. For a time without a shadow of p,
 minute may be off by the requests that were in flight when the minute ended; the next row has them, and sums are exact.
 
 Dollars are summed over answers of known price only. `priced` and `unpriced` count the answers with and without one, so
-that nobody takes a sum of some dollars for all of them. Cost is in the policy's unit. It contains the estimates for
-answers without a price (price/meter.py), and is not shown as dollars.
+that a sum over some answers is not taken for the sum over all. Cost is in the policy's unit. It contains the estimates
+for answers without a price (price/meter.py), and is not shown as dollars.
 
 `evictions` counts entries that had to leave, and answers that were not admitted, for lack of space. While it is 0,
 every policy of the same or more capacity saves the same.

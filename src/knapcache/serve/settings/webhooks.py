@@ -37,7 +37,7 @@ def webhook_events(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class WebhookSettings(BaseModel):
-    """A URL that is told about changes of state."""
+    """A URL that gets a request when a state changes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 

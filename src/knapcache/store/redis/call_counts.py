@@ -6,7 +6,7 @@
                                  last seen, by the engine's clock
 
 All have a life time in the engine. The scripts are in call_scripts.py. Days, months and slots are numbers that the
-caller gives, and the names of scopes, too: the caller hides what nobody is to read there.
+caller gives, and the names of scopes, too: the caller hashes names that must not be readable there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from knapcache.store.redis.membership import Membership
 NUMBERS_BEFORE_SLOTS = 5
 """Numbers of a scope before its slots: dollars of the day and of the month, and three of its calls in flight."""
 MAX_OPERATIONS = 50
-"""Operations of one script. The engine answers nobody else meanwhile."""
+"""Operations of one script. The engine runs no other command meanwhile."""
 
 
 class CallCounts:

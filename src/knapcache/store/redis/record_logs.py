@@ -20,7 +20,7 @@ from knapcache.store.redis.membership import Membership
 from knapcache.store.redis.scripts import APPEND
 
 MAX_APPENDED = 500
-"""Records that one script appends. The engine answers nobody else meanwhile."""
+"""Records that one script appends. The engine runs no other command meanwhile."""
 NO_RECORD = b""
 
 
