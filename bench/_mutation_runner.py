@@ -266,7 +266,8 @@ class Run:
         if isinstance(plugin, LineTracer):
             plugin.start()
         base = copy.parent / f"{copy.name}.tmp"
-        options = ["-q", "--reruns", "0", "-p", "no:cacheprovider", f"--basetemp={base}", f"--rootdir={copy}"]
+        options = ["-q", "-p", "rerunfailures", "--reruns", "0"]  # also where the project itself does not load it
+        options += ["-p", "no:cacheprovider", f"--basetemp={base}", f"--rootdir={copy}"]
         options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"] + ([] if tracing else ["-x"])
         code = int(pytest.main([*options, *arguments], plugins=[plugin]))
         self._result.write_text(json.dumps({"code": code, **plugin.result()}))
@@ -327,7 +328,10 @@ class CoverageMap:
         """Run one test file, and store its map."""
         sources = {file: self._copy / self._package / file for file in self._files}
         relative = {str(path): file for file, path in sources.items()}
-        found = Run(self._copy, [name], LineTracer(sources.values()), seconds).wait()
+        run = Run(self._copy, [name], LineTracer(sources.values()), seconds)
+        found = run.wait()
+        if found["code"] == pytest.ExitCode.USAGE_ERROR:
+            raise RuntimeError(f"pytest cannot run {name}: {run.log.read_text(errors='replace')[-2000:]}")
         tests = {}
         for test, record in found.get("tests", {}).items():
             lines = {relative[path]: numbers for path, numbers in record["lines"].items()}
