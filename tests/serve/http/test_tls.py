@@ -23,7 +23,7 @@ from knapcache.serve.settings import Settings
 from knapcache.testing import FakeUpstream
 from tests.support.certificates import Certificate, make_certificate
 from tests.support.proxy_process import ADMIN_TOKEN, ProxyProcess
-from tests.support.raw_client import RawClient, chat, chat_body, chunked, message
+from tests.support.raw_client import RawClient, chat, chat_body, chunked, get, message
 from tests.support.running_proxy import RunningProxy
 from tests.support.timing import Deadline, wait_until, within
 
@@ -223,6 +223,23 @@ def test_the_running_proxy_uses_the_changed_certificate(tmp_path: Path, monkeypa
             return False
 
         wait_until(serves, "the new certificate")
+
+
+def test_a_proxy_stops_while_a_connection_waits_for_the_end_of_tls(tmp_path: Path) -> None:
+    """The server has closed it, and the client does not answer."""
+    made = make_certificate(tmp_path, *NAMES)
+    with (
+        FakeUpstream() as upstream,
+        RunningProxy(tmp_path, upstream.openai_url, tls_cert=made.cert, tls_key=made.key, policy="lru") as running,
+        RawClient(running.url) as client,
+    ):
+        context = ssl.create_default_context(cafile=str(made.cert))
+        client.socket = context.wrap_socket(client.socket, server_hostname="127.0.0.1")
+        assert client.send(get("/healthz", "Connection: close")).response("GET") is not None
+        app: Any = running._server.config.app
+        assert len(app.connections) == 1
+        with within(30, "the stop"):
+            running.stop()
 
 
 def test_wrong_files_are_one_error_before_the_start(tmp_path: Path) -> None:

@@ -303,7 +303,9 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         """Close the connection, or let it close after its response. One that only discards closes at once."""
-        if self.state is DISCARDING and not self._responding():
+        if self.transport.is_closing():
+            pass  # after a second close(), abort() of asyncio's TLS transport does nothing, and other methods raise
+        elif self.state is DISCARDING and not self._responding():
             self.transport.close()
         else:
             super().shutdown()
