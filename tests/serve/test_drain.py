@@ -26,7 +26,7 @@ def test_requests_are_served_while_readyz_says_no(tmp_path: Path) -> None:
             assert client.post("/v1/chat/completions", json=BODY).status_code == 200
             with httpx.Client(base_url=proxy.url) as other:  # on a new connection, too
                 assert other.post("/v1/chat/completions", json=BODY).headers["x-knapcache"] == "hit"
-        proxy._server.handle_exit(signal.SIGINT, None)  # ends the drain
+        proxy._server._captured_signals.append(signal.SIGINT)  # ends the drain; a second signal would end the requests
         stopping.join()
         proxy._server._captured_signals.clear()
 
