@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.timing import wait_until
+
 ROOT = Path(__file__).resolve().parents[1]
 TERMINAL = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])) & 255)"
 """Runs a command on a terminal of its own. What is written to stdin is typed there: \\x03 is Ctrl-C."""
@@ -28,20 +30,16 @@ class OnTerminal:
             stderr=subprocess.STDOUT,
         )
         self.shown = b""
-        self._changed = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
         while more := self._process.stdout.read1(4096):  # type: ignore[attr-defined]
-            with self._changed:
-                self.shown += more
-                self._changed.notify_all()
+            self.shown += more
 
     def wait_for(self, text: bytes) -> None:
-        with self._changed:
-            assert self._changed.wait_for(lambda: text in self.shown, 60), self.shown.decode()
+        wait_until(lambda: text in self.shown, lambda: f"{text!r}: {self.shown.decode()}")
 
     def type_ctrl_c(self) -> str:
         """Press Ctrl-C, wait for the end, and return everything that was shown."""

@@ -9,6 +9,7 @@ import pytest
 
 from knapcache.model import Decision
 from tests.support.caches import CHAT, Upstream, admission_of, request_of, small_cache, store_of
+from tests.support.timing import wait_until
 
 
 def test_entries_that_a_policy_evicts_without_admitting_leave_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,6 +62,5 @@ def test_every_decision_waits_for_the_lock(step: str) -> None:
             thread.start()
             thread.join(0.05)
             assert thread.is_alive()
-        thread.join(30)
-        assert not thread.is_alive()
+        wait_until(lambda: not thread.is_alive(), "the thread")
         cache.check()

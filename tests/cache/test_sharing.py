@@ -24,7 +24,7 @@ from tests.support.caches import (
     store_of,
     wait_ended,
 )
-from tests.support.timing import Deadline
+from tests.support.timing import Deadline, wait_until
 
 # Commands: "fetch NAME", "maintain", "owner", "check", "end".
 CHILD = """
@@ -185,8 +185,7 @@ def test_a_cache_that_is_not_closed_releases_the_store(ram_path: Path) -> None:
     with open_cache(path) as cache:
         assert cache.stats()["owner"]
         assert cache.fetch(CHAT, request_of(1), Upstream()(1)).outcome == "hit"
-        thread.join(10)
-        assert not thread.is_alive()
+        wait_until(lambda: not thread.is_alive(), "the thread")
 
 
 FORKS = """

@@ -16,7 +16,7 @@ from knapcache.cache import PendingFetch
 from knapcache.cache.single_flight import CallResult, InFlightCall, LeaderLost, SingleFlight
 from knapcache.keys.request import KeyedRequest
 from tests.support.caches import CHAT, Upstream, is_answer, payload_of, request_of, small_cache
-from tests.support.timing import at_once, within
+from tests.support.timing import at_once, wait_until, within
 
 
 def in_threads(many: int, function: Callable[[], Any], seconds: float = 30.0) -> list[Any]:
@@ -305,8 +305,7 @@ def test_every_step_of_a_call_waits_for_the_lock(step: str) -> None:
         thread.start()
         thread.join(0.05)
         assert thread.is_alive()
-    thread.join(30)
-    assert not thread.is_alive()
+    wait_until(lambda: not thread.is_alive(), "the thread")
 
 
 def test_an_answer_stored_between_lookup_and_call_is_not_paid_for_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,7 +88,7 @@ class ClientConnection:
 
     async def is_closed(self) -> bool:
         """Return whether the server closes the connection without sending more."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             with contextlib.suppress(ConnectionError):
                 return not self._rest and not await self.reader.read(1)
         return True

@@ -237,7 +237,7 @@ def test_the_head_does_not_wait_for_the_body(run: Run) -> None:
         async with serving(respond) as (_, connect):
             connection = await connect()
             connection.writer.write(post())
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 head = await connection.reader.readuntil(b"\r\n\r\n")
             assert b"x-head: here\r\n" in head
             proceed.set()

@@ -90,7 +90,7 @@ async def serving(*responses: bytes, **fields: Any) -> AsyncIterator[Upstream]:
             if not sent.endswith(b"\r\n\r\n"):
                 return
 
-    async with asyncio.timeout(30), ScriptedServer(script) as server:
+    async with asyncio.timeout(60), ScriptedServer(script) as server:
         upstream = configured(url=server.url, retries=2, **fields)
         try:
             yield upstream

@@ -310,7 +310,7 @@ def test_only_one_writer_at_a_time_is_in_the_spool(tmp_path: Path) -> None:
             writer.join(0.2)
             assert writer.is_alive()
             assert len(list(Path(f"{path}.spool").glob("*.entry"))) == 1
-        writer.join(30)
+        wait_until(lambda: not writer.is_alive(), "the thread")
         assert len(list(store.collect())) == 2
 
 
