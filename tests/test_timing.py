@@ -34,6 +34,9 @@ from tests.support.timing import TooSlow, check_seconds
 
 runs = {}
 
+class ReadTimeout(Exception):
+    pass
+
 @pytest.fixture(scope="module")
 def shared():
     runs["shared"] = runs.get("shared", 0) + 1
@@ -70,6 +73,10 @@ def test_the_fixture_is_the_same(shared):
 
 def test_wrong_once():
     assert count("wrong") == 2, "TooSlow: not a time limit"
+
+def test_no_answer_in_time_once():
+    if count("timeout") == 1:
+        raise ReadTimeout("timed out")
 
 def test_always_slow():
     print("attempt", count("always"))
@@ -135,6 +142,6 @@ def test_only_a_missed_time_limit_is_measured_again(tmp_path: Path, parallel: li
         environment.pop(name, None)
     shown = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=120).stdout
     summary = shown.strip().splitlines()[-1]
-    assert re.sub(r" in .*", "", summary.strip("= ")) == "2 failed, 4 passed, 5 rerun", shown
+    assert re.sub(r" in .*", "", summary.strip("= ")) == "2 failed, 5 passed, 6 rerun", shown
     for name in ("test_wrong_once", "test_always_slow"):
         assert re.search(rf"^FAILED .*::{name}", shown, re.M), shown

@@ -6,19 +6,20 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support import ROOT
 
 TEXT = "You said: Hello there, all of you"
 
 
 @pytest.fixture(scope="module")
 def results() -> Any:
-    script = Path(__file__).parents[1] / "support" / "litellm_scenario.py"
-    command, env = [sys.executable, "-W", "ignore", str(script)], os.environ | {"KNAPCACHE_COMPILE": "0"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+    command = [sys.executable, "-W", "ignore", "-m", "tests.support.litellm_scenario"]
+    env = os.environ | {"KNAPCACHE_COMPILE": "0"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 

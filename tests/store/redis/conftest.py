@@ -10,12 +10,23 @@ from typing import Any
 import pytest
 
 from knapcache.store.redis.store import RedisStore
-from knapcache.store.redis.urls import parse
+from knapcache.store.redis.urls import Address, parse
 from tests.support.redis_servers import ENGINES, EngineCluster, EngineServer, SentinelGroup, find_engine
 
 pytest.importorskip("redis", reason="the extra redis is not installed")
 
 _numbers = itertools.count()
+PATIENCE = 5.0
+IMPATIENT = ("test_failovers", "test_failures", "test_urls")
+"""Test files in which an engine does not answer, or whose subject is the timeout."""
+
+
+@pytest.fixture(autouse=True)
+def patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait longer for replies than the 0.24 s of the product: a busy machine may delay an engine that works."""
+    defaults = Address.__init__.__kwdefaults__
+    if defaults is not None and request.path.stem not in IMPATIENT:
+        monkeypatch.setitem(defaults, "timeout", PATIENCE)
 
 
 @pytest.fixture(scope="session")

@@ -33,13 +33,13 @@ def test_the_owner_hears_of_a_question_and_its_reply_reaches_the_process_that_as
         return len(taken) == 2
 
     wait_until(take_both)
-    assert not owner.has_arrivals
     for number, question in taken.items():
         owner.reply(number, b"reply to " + question)
     for thread in threads:
         thread.join()
     assert replies == {"one": b"reply to one", "two": b"reply to two"}
     assert list(owner.take_questions()) == []
+    assert not owner.has_arrivals
 
 
 def test_without_an_owner_there_is_no_reply(engine: EngineServer, open_store: OpenStore) -> None:

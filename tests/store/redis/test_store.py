@@ -146,7 +146,7 @@ def test_snapshots_are_stored_in_chunks(
 
 
 def test_counts_that_may_have_arrived_are_not_reported_as_failed(engine: EngineServer, open_store: OpenStore) -> None:
-    owner, reader = open_store(engine.url), open_store(engine.url)
+    owner, reader = (open_store(engine.url, query="near=0&timeout=0.24") for _ in range(2))
     with engine.client() as client:
         client.execute_command("CLIENT", "PAUSE", 600)
         reader.put_counts({key_of(1): 3})
