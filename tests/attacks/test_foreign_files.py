@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import stat
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from knapcache import Cache
 from knapcache.errors import InvalidInput, KnapcacheError, StoreError
 from knapcache.store.sqlite.files import APPLICATION_ID, Damaged, has_our_header, require_own_files
+from knapcache.store.sqlite.layout import PAGE
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.running_proxy import RunningProxy
 from tests.support.stores import entry_of, spawn
@@ -266,6 +268,23 @@ def test_a_foreign_file_beside_the_log_of_a_removed_store_is_not_touched(store_f
     for content in (NOTES, other):
         store_file.write_bytes(content)
         refused(store_file, "it was not changed")
+
+
+def test_a_store_whose_first_page_a_power_cut_destroyed_is_repaired_from_its_log(store_file: Path) -> None:
+    with SqliteStore(store_file, SIZE_LIMIT) as store:
+        for name in range(20):
+            store.apply(entry_of(store, name)).result()
+        copy = {suffix: Path(f"{store_file}{suffix}").read_bytes() for suffix in ("", "-wal")}
+    assert b"CREATE TABLE entries" in copy["-wal"]
+    for suffix, content in copy.items():
+        Path(f"{store_file}{suffix}").write_bytes(content)
+    Path(f"{store_file}-shm").unlink(missing_ok=True)
+    with open(store_file, "r+b") as file:
+        file.write(random.Random(1).randbytes(PAGE))
+    with SqliteStore(store_file, SIZE_LIMIT) as store:
+        assert store.totals().entries == 21
+        store.check()
+    assert sorted(store_file.parent.glob("*damaged*")) == []
 
 
 def test_logs_of_a_removed_store_are_replaced(store_file: Path) -> None:

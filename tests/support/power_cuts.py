@@ -1,8 +1,10 @@
 """Simulated power cuts at random moments.
 
 The files are real. A VFS also records the writes since the last sync of each file. At a power cut, a random part of
-these writes reaches the disk, by sectors and in any order, whole, torn or as noise. Synced data is always there. The
-resulting files are opened again, and so on, cut after cut. The law:
+these writes reaches the disk, by sectors and in any order, whole, torn or as noise. At most one sector of a write is
+noise: the one that the disk was writing. (If all of a young database's first page were noise, the store could not know
+the file for its own, and would refuse it.) Synced data is always there. The resulting files are opened again, and so
+on, cut after cut. The law:
 
     The store holds the result of a prefix of the changes, in their order (store_changes.py). With synchronous="full"
     the prefix includes every acknowledged change; with "normal" the youngest may be missing. No answer is wrong, no
@@ -63,7 +65,7 @@ class SimulatedFile:
         return bytes(content), lost
 
     def _tear(self, content: bytearray, offset: int, data: bytes, share: float, rng: random.Random) -> int:
-        lost, at = 0, 0
+        lost, at, noise = 0, 0, False
         while at < len(data):
             sector = data[at : at + SECTOR - (offset + at) % SECTOR]
             if rng.random() < share:
@@ -73,7 +75,8 @@ class SimulatedFile:
                 fate = rng.random()
                 if fate < 0.1:
                     _write(content, offset + at, sector[: rng.randrange(len(sector))])
-                elif fate < 0.2:
+                elif fate < 0.2 and not noise:
+                    noise = True
                     _write(content, offset + at, rng.randbytes(len(sector)))
             at += len(sector)
         return lost

@@ -110,7 +110,7 @@ def test_hits_with_tags_take_the_fast_path(proxy: RunningProxy, sdk: openai.Open
     original, path._append_event = path._append_event, served.append
     try:
         assert ask(sdk, "repeated", "b") == "hit"  # makes the head known
-        # A request takes the slow path if another thread holds the policy's lock at that moment.
+        # The next one takes the slow path if the entry was written to disk meanwhile, and thus left the memory.
         wait_until(lambda: ask(sdk, "repeated", "b") != "hit" or served)
     finally:
         path._append_event = original

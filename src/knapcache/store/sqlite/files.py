@@ -2,9 +2,9 @@
 
 A database is ours if its header has SQLite's magic string and our application id. So that one flipped bit does not
 disown it, the application id may stand with other constants of the header instead of the magic string, and a file
-without our id is ours if it has our sealed format row. A power cut during a checkpoint can damage the header's sector;
-then the log has the page, and SQLite repairs it. Such a file is ours if another sector with our schema is the same in
-both. An empty file (0 bytes) may be used: nothing in it can be lost.
+without our id is ours if it has our sealed format row. A power cut during a checkpoint can damage the header's page;
+then the log has the page, and SQLite repairs it. Such a file is ours if a sector of any page is the same in both. An
+empty file (0 bytes) may be used: nothing in it can be lost.
 
     PATH             header as above
     PATH-wal         empty, zeros, or the header of a SQLite log with our page size, of which one bit may differ
@@ -47,6 +47,8 @@ _HEADER_BYTES = 100
 _LOG_VERSION = 3_007_000
 _LOG_HEADERS = tuple(struct.pack(">III", magic, _LOG_VERSION, PAGE) for magic in (0x377F0682, 0x377F0683))
 _LOG_HEADER, _FRAME_HEADER, _SECTOR = 32, 24, 512
+_DISTINCT = 16
+"""Different bytes in a sector that cannot be the same by chance. Empty parts of pages are zeros."""
 _INDEX_BLOCK = 32 << 10
 
 
@@ -144,19 +146,27 @@ def _has_format_row(path: Path) -> bool:
 
 
 def _is_in_our_log(path: Path) -> bool:
-    """Return whether the log has our first page, and the file a part of the same."""
-    if _is_our_log(log := Path(f"{path}-wal")) and (first_page := read_start(path, PAGE)):
-        with contextlib.suppress(OSError), open(log, "rb") as file:
-            header = file.read(_LOG_HEADER)
-            while (frame := file.read(_FRAME_HEADER))[8:16] == header[16:24] and len(frame) == _FRAME_HEADER:
-                if frame[:4] != b"\0\0\0\1":
-                    file.seek(PAGE, os.SEEK_CUR)
-                    continue
-                page = file.read(PAGE)
-                sectors = ((page[k : k + _SECTOR], first_page[k : k + _SECTOR]) for k in range(_SECTOR, PAGE, _SECTOR))
-                if has_our_header(page) and any(a == b and b"CREATE TABLE" in a for a, b in sectors):
-                    return True
+    """Return whether the log has our first page, and the file a sector of a page that the log has, too."""
+    if not _is_our_log(log := Path(f"{path}-wal")):
+        return False
+    has_our_page = has_its_sector = False
+    with contextlib.suppress(OSError), open(log, "rb") as frames, open(path, "rb") as file:
+        header = frames.read(_LOG_HEADER)
+        while (frame := frames.read(_FRAME_HEADER))[8:16] == header[16:24] and len(frame) == _FRAME_HEADER:
+            number, page = int.from_bytes(frame[:4]), frames.read(PAGE)
+            has_our_page = has_our_page or (number == 1 and has_our_header(page))
+            if not has_its_sector:
+                file.seek((number - 1) * PAGE)
+                has_its_sector = _share_a_sector(page, file.read(PAGE))
+            if has_our_page and has_its_sector:
+                return True
     return False
+
+
+def _share_a_sector(one: bytes, other: bytes) -> bool:
+    """Return whether two pages have an equal sector at the same place. Sectors of few different bytes do not count."""
+    sectors = (slice(k, k + _SECTOR) for k in range(0, PAGE, _SECTOR))
+    return any(one[sector] == other[sector] and len(set(one[sector])) >= _DISTINCT for sector in sectors)
 
 
 def _is_database(path: Path) -> bool:
