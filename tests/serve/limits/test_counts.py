@@ -11,6 +11,9 @@ import pytest
 from knapcache.errors import StoreError
 from knapcache.serve.limits.core import (
     ALL,
+    KEPT_WINDOWS,
+    SLOT_SECONDS,
+    SLOTS_AHEAD,
     STALE_SECONDS,
     CallAmounts,
     Counts,
@@ -84,6 +87,37 @@ def test_a_minute_and_a_day_pass(open_counts: OpenCounts) -> None:
     assert reserve(counts, month, tomorrow + 1) is None
     assert reserve(counts, month, tomorrow + 59) == "team requests_per_minute"
     assert reserve(counts, month, tomorrow + 66) is None
+
+
+@pytest.mark.parametrize("behind", [1, SLOT_SECONDS, SLOTS_AHEAD * SLOT_SECONDS])
+def test_a_clock_that_is_behind_admits_no_second_limit(open_counts: OpenCounts, behind: int) -> None:
+    """The clock was set back, or another machine's clock is ahead."""
+    counts, begin = open_counts("one"), NOW // SLOT_SECONDS * SLOT_SECONDS
+    requests, tokens = (scope("a", requests_per_minute=3),), (scope("b", tokens_per_minute=250),)
+    for team in (requests, tokens):
+        for _ in range(3):
+            assert reserve(counts, team, begin) is None
+            settle(counts, team, now=begin)
+        assert reserve(counts, team, begin - behind) is not None
+        (usage,) = counts.apply([Read(team)], begin - behind)[0].usages
+        assert (usage.requests[-1], usage.tokens[-1]) == (3, 300)
+    assert reserve(counts, requests, begin - (SLOTS_AHEAD + 1) * SLOT_SECONDS) is None, "a wrong clock ends by itself"
+
+
+@pytest.mark.parametrize("wrong", [40 * 86_400.0, 10 * 366 * 86_400.0, -40 * 86_400.0])
+def test_a_clock_that_is_wrong_for_a_while_does_not_reset_a_spend_limit(open_counts: OpenCounts, wrong: float) -> None:
+    counts, team = open_counts("one"), (scope(usd_per_day=1.0, usd_per_month=1.0),)
+    assert reserve(counts, team) is None
+    settle(counts, team, usd=2.0)
+    for _ in range(3):
+        counts.beat({}, NOW + wrong)
+        assert reserve(counts, team, NOW + wrong) in (None, "team usd_per_day")
+        settle(counts, team, usd=2.0, now=NOW + wrong)
+        counts.beat({}, NOW + wrong)
+    counts.beat({}, NOW)
+    assert reserve(counts, team) == "team usd_per_day"
+    (usage,) = counts.apply([Read(team)], NOW)[0].usages
+    assert (usage.usd_day, usage.usd_month) == (2.0, 2.0)
 
 
 def test_all_forms_decide_alike(open_counts: OpenCounts) -> None:
@@ -161,6 +195,20 @@ def test_calls_of_a_dead_process_count_as_paid(open_counts: OpenCounts, monkeypa
     assert usage.usd_day >= 0.5
 
 
+def test_calls_of_a_process_that_died_before_the_clock_was_set_back_end(tmp_path: Path) -> None:
+    path, team = tmp_path / "limits.sqlite", (scope(usd_per_day=10.0, concurrent=1),)
+    dead, alive = SqliteCounts(path, "dead"), SqliteCounts(path, "alive")
+    assert reserve(dead, team, NOW + 366 * 86_400) is None
+    alive.beat({}, NOW)
+    assert reserve(alive, team) is None
+    (usage,) = alive.apply([Read(team)], NOW)[0].usages
+    assert usage.usd_day == 0.5, "counted as paid"
+    alive.beat({"team": CALL}, NOW + 1)
+    assert reserve(alive, team, NOW + 2) == "team concurrent"
+    dead.close()
+    alive.close()
+
+
 def test_a_beat_repairs_the_calls_in_flight(open_counts: OpenCounts) -> None:
     """After an operation of which nobody knows whether it took effect."""
     counts, team = open_counts("one"), (scope(concurrent=2),)
@@ -198,9 +246,12 @@ def test_a_file_survives_a_restart_and_forgets_what_is_old(tmp_path: Path) -> No
     counts.close()
     counts = SqliteCounts(path, "two")
     assert reserve(counts, team) == "team usd_per_day"
-    counts.beat({}, NOW + 40 * 86_400)
+    for day in range(1, 40):
+        settle(counts, team, usd=2.0, now=NOW + day * 86_400)
+        counts.beat({}, NOW + day * 86_400)
     with counts._transaction() as connection:
-        assert connection.execute("SELECT count(*) FROM used").get == 0
+        kinds = dict(connection.execute("SELECT kind, count(*) FROM used GROUP BY kind").fetchall())
+    assert kinds == {"day": KEPT_WINDOWS, "month": 3, "tokens": 1}
     counts.close()
     assert path.stat().st_mode & 0o777 == 0o600
 

@@ -29,6 +29,13 @@ DAY = 86_400.0
 SLOT_SECONDS = 5
 MINUTE_SLOTS = 13
 """Slots of a minute: 12, and the one that has begun. So no 60 seconds have more than the limit."""
+SLOTS_AHEAD = 2
+"""Slots after the present one that count as the present one. They are in use if another machine's clock is ahead, or if
+the clock was set back. Without them, two machines whose clocks differ by a moment would each admit a whole limit at the
+boundary of a slot."""
+KEPT_WINDOWS = 8
+"""Last days and months with payments whose counters are kept. More than one: while a clock is wrong, the counter of the
+true day must not be deleted."""
 THRESHOLDS = (50, 80, 100)
 """Percent of a spend limit at which a warning is given."""
 SOON = 1.0
@@ -92,7 +99,7 @@ class ScopeUsage(NamedTuple):
     in_flight: CallAmounts = CallAmounts()
     """Calls in flight, and what is reserved for them."""
     requests: tuple[float, ...] = (0.0,) * MINUTE_SLOTS
-    """Calls that were begun, by slot, oldest first. The last slot is the present one."""
+    """Calls that were begun, by slot, oldest first. The last slot is the present one, with SLOTS_AHEAD."""
     tokens: tuple[float, ...] = (0.0,) * MINUTE_SLOTS
     """Tokens that were used, by slot."""
 

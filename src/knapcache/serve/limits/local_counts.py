@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from knapcache.errors import CorruptState
 from knapcache.serve.limits.core import (
+    KEPT_WINDOWS,
     MINUTE_SLOTS,
+    SLOTS_AHEAD,
     CallAmounts,
     Operation,
     Read,
@@ -93,11 +95,12 @@ class MemoryCounts(LocalCounts):
         """Set the calls in flight, and forget what is old."""
         self._in_flight = dict(in_flight)
         slots = slots_at(now)
-        oldest = {"day": slots.day, "month": slots.month}
         for kinds in self._used.values():
             for kind, amounts in kinds.items():
-                first = oldest.get(kind, slots.slot - MINUTE_SLOTS + 1)
-                kinds[kind] = {slot: amount for slot, amount in amounts.items() if slot >= first}
+                kept = sorted(amounts)[-KEPT_WINDOWS:]
+                if kind in ("requests", "tokens"):
+                    kept = [slot for slot in amounts if slot > slots.slot - MINUTE_SLOTS]
+                kinds[kind] = {slot: amounts[slot] for slot in kept}
 
     def close(self) -> None:
         """Do nothing."""
@@ -111,14 +114,16 @@ class MemoryCounts(LocalCounts):
 
     def _usage(self, scope: str, slots: Slots) -> ScopeUsage:
         kinds, first = self._used.get(scope, {}), slots.slot - MINUTE_SLOTS + 1
-        requests, tokens = kinds.get("requests", {}), kinds.get("tokens", {})
-        minute = range(first, slots.slot + 1)
+        minutes = []
+        for kind in ("requests", "tokens"):
+            *older, present = [kinds.get(kind, {}).get(first + k, 0.0) for k in range(MINUTE_SLOTS)]
+            ahead = sum(kinds.get(kind, {}).get(slots.slot + k, 0.0) for k in range(1, SLOTS_AHEAD + 1))
+            minutes.append((*older, present + ahead))
         return ScopeUsage(
             kinds.get("day", {}).get(slots.day, 0.0),
             kinds.get("month", {}).get(slots.month, 0.0),
             self._in_flight.get(scope, CallAmounts()),
-            tuple([requests.get(slot, 0.0) for slot in minute]),
-            tuple([tokens.get(slot, 0.0) for slot in minute]),
+            *minutes,
         )
 
     def _add_used(self, scope: str, kind: str, slot: int, amount: float) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from knapcache.serve.limits.core import (
     LIMITS,
     MINUTE_SLOTS,
+    SLOTS_AHEAD,
     STALE_SECONDS,
     CallAmounts,
     Operation,
@@ -42,7 +43,7 @@ class RedisCounts:
     def apply(self, operations: Sequence[Operation], now: float) -> list[Result]:
         """Apply operations in the engine, one after the other with those of other processes."""
         sent = [(len(each.scopes), self._arguments(each)) for each in operations]
-        rows = self._counts.apply(self._process, slots_at(now), MINUTE_SLOTS, STALE_SECONDS, sent)
+        rows = self._counts.apply(self._process, slots_at(now), (MINUTE_SLOTS, SLOTS_AHEAD), STALE_SECONDS, sent)
         results = []
         for operation, (refused, limit, numbers) in zip(operations, rows, strict=True):
             usages = tuple(map(usage_of, numbers))

@@ -21,7 +21,9 @@ import apsw
 
 from knapcache.errors import CorruptState, StoreError
 from knapcache.serve.limits.core import (
+    KEPT_WINDOWS,
     MINUTE_SLOTS,
+    SLOTS_AHEAD,
     STALE_SECONDS,
     CallAmounts,
     Operation,
@@ -56,7 +58,13 @@ ADD_IN_FLIGHT = (
     "INSERT INTO in_flight VALUES (?1, ?2, max(0, ?3), max(0, ?4), max(0, ?5), ?6) ON CONFLICT (scope, process) "
     "DO UPDATE SET calls = max(0, calls + ?3), usd = max(0, usd + ?4), tokens = max(0, tokens + ?5), beat = ?6"
 )
-PRUNE = "DELETE FROM used WHERE slot < CASE kind WHEN 'day' THEN ? WHEN 'month' THEN ? ELSE ? END"
+PRUNE = (
+    "DELETE FROM used WHERE slot < CASE WHEN kind IN ('day', 'month') THEN "
+    "(SELECT slot FROM used AS newer WHERE newer.scope = used.scope AND newer.kind = used.kind ORDER BY slot DESC "
+    f"LIMIT 1 OFFSET {KEPT_WINDOWS - 1}) ELSE ? END"
+)
+STALE = "FROM in_flight WHERE abs(beat - ?) > ?"
+"""Processes that were not seen for some seconds. A time after the present one is as old: the clock was set back."""
 
 
 class SqliteCounts(LocalCounts):
@@ -83,13 +91,12 @@ class SqliteCounts(LocalCounts):
             for scope, amounts in in_flight.items():
                 if amounts.calls:
                     self._add_in_flight(scope, amounts, 1, now)
-            stale = "FROM in_flight WHERE beat < ?"
-            dead = connection.execute(f"SELECT scope, usd, tokens {stale}", (now - STALE_SECONDS,)).fetchall()
+            dead = connection.execute(f"SELECT scope, usd, tokens {STALE}", (now, STALE_SECONDS)).fetchall()
             for name, usd, tokens in dead:
                 self._add(str(name), slots, usd=float(str(usd)), tokens=float(str(tokens)))
             if dead:
-                connection.execute(f"DELETE {stale}", (now - STALE_SECONDS,))
-            connection.execute(PRUNE, (slots.day, slots.month, slots.slot - MINUTE_SLOTS + 1))
+                connection.execute(f"DELETE {STALE}", (now, STALE_SECONDS))
+            connection.execute(PRUNE, (slots.slot - MINUTE_SLOTS + 1,))
 
     def close(self) -> None:
         """Close the connection."""
@@ -118,8 +125,8 @@ class SqliteCounts(LocalCounts):
                 day = amount if slot == slots.day else day
             elif kind == "month":
                 month = amount if slot == slots.month else month
-            elif first <= slot <= slots.slot:
-                (requests if kind == "requests" else tokens)[slot - first] = amount
+            elif first <= slot <= slots.slot + SLOTS_AHEAD:
+                (requests if kind == "requests" else tokens)[min(slot, slots.slot) - first] += amount
         ((calls, usd, reserved),) = self._connection.execute(READ_IN_FLIGHT, (scope,)).fetchall()
         in_flight = CallAmounts(int(float(str(calls))), float(str(usd)), float(str(reserved)))
         return ScopeUsage(day, month, in_flight, tuple(requests), tuple(tokens))

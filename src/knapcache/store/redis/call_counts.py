@@ -37,14 +37,14 @@ class CallCounts:
         self,
         process: str,
         slots: tuple[int, int, int],
-        minute: int,
+        minute: tuple[int, int],
         stale: float,
         operations: Sequence[tuple[int, Sequence[Any]]],
     ) -> list[tuple[int, int, list[list[float]]]]:
         """Apply operations. Return for each the scope and the limit that refused it, from 1 on, and what was counted.
 
         slots        numbers of the day, the month and the slot
-        minute       slots of a minute
+        minute       slots of a minute, and later ones that count as the present one
         stale        seconds after which a process that was not seen is dead
         operations   number of scopes, and the arguments of COUNT_CALLS
         """
@@ -52,9 +52,9 @@ class CallCounts:
         for begin in range(0, len(operations), MAX_OPERATIONS):
             batch = operations[begin : begin + MAX_OPERATIONS]
             arguments = [part for _, parts in batch for part in parts]
-            keys, head = [self._prefix + b"f"], [self._prefix, process, *slots, minute, stale]
+            keys, head = [self._prefix + b"f"], [self._prefix, process, *slots, *minute, stale]
             found = self._attached().run(COUNT_CALLS, keys, *head, *arguments)
-            results += [self._read(row, scopes, minute) for row, (scopes, _) in zip(found, batch, strict=True)]
+            results += [self._read(row, scopes, minute[0]) for row, (scopes, _) in zip(found, batch, strict=True)]
         return results
 
     def set_in_flight(self, process: str, rows: Sequence[tuple[str, int, float, float]]) -> None:

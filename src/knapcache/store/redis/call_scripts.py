@@ -6,10 +6,11 @@ COUNT_CALLS makes the decisions of `serve/limits/core.py` in the engine. A test 
 from __future__ import annotations
 
 COUNT_CALLS = """
--- KEYS: one of the counters. ARGV: prefix of their names, process, day, month, slot, slots of a minute, seconds until a
--- process is dead, then operations: kind (reserve, settle, read), number of scopes, for each its name and five limits
--- or '', then calls, dollars and tokens to reserve or to release, dollars and tokens paid.
-local prefix, process, slot, minute = ARGV[1], ARGV[2], tonumber(ARGV[5]), tonumber(ARGV[6])
+-- KEYS: one of the counters. ARGV: prefix of their names, process, day, month, slot, slots of a minute, later ones
+-- that count as the present one, seconds until a process is dead, then operations: kind (reserve, settle, read), number
+-- of scopes, for each its name and five limits or '', then calls, dollars and tokens to reserve or to release, dollars
+-- and tokens paid.
+local prefix, process, slot, minute, ahead = ARGV[1], ARGV[2], tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local clock = redis.call('TIME')
 local now, number = tonumber(clock[1]), function(value) return string.format('%.17g', value) end
 local lives = {d = 3 * 86400, m = 70 * 86400, r = 120, t = 120}
@@ -38,13 +39,13 @@ end
 local function usage(scope)
   local names = {prefix .. 'd:' .. ARGV[3] .. ':' .. scope, prefix .. 'm:' .. ARGV[4] .. ':' .. scope}
   for _, kind in ipairs({'r:', 't:'}) do
-    for k = slot - minute + 1, slot do names[#names + 1] = prefix .. kind .. k .. ':' .. scope end
+    for k = slot - minute + 1, slot + ahead do names[#names + 1] = prefix .. kind .. k .. ':' .. scope end
   end
   local found, own, sums = {}, {0, 0, 0}, {0, 0, 0}
   local rows = redis.call('HGETALL', prefix .. 'f:' .. scope)
   for k = 1, #rows, 2 do
     local each = row(rows[k + 1])
-    if now - each[4] > tonumber(ARGV[7]) then
+    if now - each[4] > tonumber(ARGV[8]) then
       redis.call('HDEL', prefix .. 'f:' .. scope, rows[k])
       add_paid(scope, each[2], each[3])
     else
@@ -52,8 +53,14 @@ local function usage(scope)
       if rows[k] == process then own = each end
     end
   end
-  for k, value in ipairs(redis.call('MGET', unpack(names))) do found[k] = tonumber(value or 0) or 0 end
-  for i = 1, 3 do table.insert(found, 2 + i, sums[i]) end
+  local values = redis.call('MGET', unpack(names))
+  for k = 1, 2 do found[k] = tonumber(values[k] or 0) or 0 end
+  for i = 1, 3 do found[2 + i] = sums[i] end
+  for k = 3, #values do
+    local kind = k - 3 < minute + ahead and 0 or 1
+    local place = 6 + kind * minute + math.min((k - 3) % (minute + ahead), minute - 1)
+    found[place] = (found[place] or 0) + (tonumber(values[k] or 0) or 0)
+  end
   return found, own
 end
 local function total(found, from)
@@ -69,7 +76,7 @@ local function refused(found, at)
     if limit and counts[k] >= limit then return k end
   end
 end
-local results, at = {}, 8
+local results, at = {}, 9
 while at <= #ARGV do
   local kind, scopes = ARGV[at], {}
   local result = {'0', '0'}
