@@ -36,9 +36,7 @@ def used(proxy: SharedProxy, limit: str) -> float:
     return float(next(row["used"] for row in rows if row["limit"] == limit))
 
 
-def test_limits_hold_while_the_engine_hangs(
-    engine: EngineServer, upstream: RecordingUpstream, tmp_path: Path
-) -> None:
+def test_limits_hold_while_the_engine_hangs(engine: EngineServer, upstream: RecordingUpstream, tmp_path: Path) -> None:
     prices = {CHAT["model"]: {"input": 1e5, "output": 0.0}}
     limits = {"requests_per_minute": REQUESTS, "usd_per_day": 1000.0}
     with SharedProxy(tmp_path, upstream.openai_url, engine.url, limits=limits, prices=prices) as proxy:
