@@ -108,7 +108,7 @@ def test_each_worker_takes_a_changed_certificate(
     shutil.copy(changed.cert, certificate.cert)
     for worker in each_worker(process):
         wait_until(lambda: served_certificate(process).strip() == expected)
-        assert ask(process, changed, worker) == "miss"
+        assert ask(process, changed, f"changed {worker}") == "miss"
 
 
 def test_a_request_in_flight_is_answered_before_the_end(
