@@ -63,6 +63,22 @@ def test_the_index_is_the_best_rate_over_all_times_to_give_up(returns: list[tupl
         assert head["index"][0, c, b] == pytest.approx(best_rate(rates, b), rel=1e-9)
 
 
+@given(st.integers(0, hazard.CLASS_COUNT - 1), st.sampled_from([0.0, 0.5, 1.0, 2.0]))
+def test_negative_exposures_count_as_none(c: int, times: float) -> None:
+    """Rounding errors make them, and snapshots may have them."""
+    head, _ = state()
+    expected = hazards(head, c)
+    gap = c % GAP_CLASSES if c >= GAP_CLASSES else 0
+    for b in range(AGES):
+        r = hazard.RELATIVE_BUCKET[b] + AGES - 2 * gap
+        prior = hazard.LATER_RETURN[1] * (1.0 + hazard.RELATIVE_EDGE[r])
+        head["end_ages_by_count"][0, :, r] = -times * prior
+        head["end_ages"][0, c, b] = -times * hazard.PRIOR_RETURNS / expected[b]
+    assert hazards(head, c) == expected
+    hazard.compute_index(head, c)
+    assert np.isfinite(head["index"][0, c]).all()
+
+
 def test_every_age_is_in_its_bucket() -> None:
     for age in (*range(3000), 2**19, 2**20 - 1, 2**20, 2**40):
         b = hazard.age_bucket(age)

@@ -16,7 +16,8 @@ age, with two age buckets per power of two:
     exposure    number of requests during which queries of that class were at that age, summed over these queries
 
 The exposure of a query begins at age 0 and ends at some age. So the ends are counted, which takes the same time for
-all ages, and exposures are computed from them.
+all ages, and exposures are computed from them. Starts are subtracted, so an exposure may be a rounding error below 0;
+it then counts as 0.
 
 The hazard is returns / exposure. A class with few returns falls back to all classes of equal count, at an equal age
 *relative to the gap*, and these to all counts: sessions of any speed end after some multiple of their gap. Without any
@@ -188,10 +189,10 @@ def fallback_hazards(head: Records, count: int, hazards: Floats) -> None:
         if count == 0:
             prior = FIRST_RETURN[0] / (edge + FIRST_RETURN[1])
         else:
-            exposure = later_all * width + h.end_ages_by_count[ALL_COUNTS, r]
+            exposure = max(0.0, later_all * width + h.end_ages_by_count[ALL_COUNTS, r])
             prior = (h.returns_by_count[ALL_COUNTS, r] + LATER_RETURN[0]) / (exposure + LATER_RETURN[1] * (1.0 + edge))
             later_all += h.ends_by_count[ALL_COUNTS, r]
-        exposure = later * width + h.end_ages_by_count[count, r]
+        exposure = max(0.0, later * width + h.end_ages_by_count[count, r])
         later += h.ends_by_count[count, r]
         hazards[r] = (h.returns_by_count[count, r] + PRIOR_RETURNS) / (exposure + PRIOR_RETURNS / prior)
 
@@ -206,7 +207,7 @@ def hazards_of(head: Records, c: int, hazards: Floats) -> float:
     unit = math.ldexp(1.0, int(-gap))
     total = later = 0.0
     for b in range(AGES - 1, -1, -1):
-        exposure = later * (AGE_EDGE[b + 1] - AGE_EDGE[b]) + h.end_ages[c, b]
+        exposure = max(0.0, later * (AGE_EDGE[b + 1] - AGE_EDGE[b]) + h.end_ages[c, b])
         later += h.ends[c, b]
         prior = fallback[RELATIVE_BUCKET[b] + AGES - 2 * gap] * unit
         hazards[b] = (h.returns[c, b] + PRIOR_RETURNS) / (exposure + PRIOR_RETURNS / prior)

@@ -234,6 +234,26 @@ def test_the_sample_shrinks_so_that_slots_stay_bounded() -> None:
     assert 1 <= policy.head["slots_used"][0] <= SLOTS
 
 
+@given(st.lists(st.tuples(st.integers(0, 8), st.booleans()), min_size=1, max_size=120))
+def test_an_answer_that_is_paid_for_again_is_one_request(requests: list[tuple[int, bool]]) -> None:
+    """A resident arrives, and is settled, too: its answer has expired, or the caller wants a new one."""
+    once, again = Adaptive(20, 9), Adaptive(20, 9)
+    for key, renew in requests:
+        size, cost = 1 + key % 7, 1.0 + key
+        resident = once.arrive(key)
+        assert again.arrive(key) == resident
+        if not resident:
+            assert once.settle(key, size, cost) == again.settle(key, size, cost)
+        elif renew:
+            assert again.settle(key, size, cost) == (True, ())
+    for name in ("returns", "ends", "end_ages", "returns_by_count", "ends_by_count", "end_ages_by_count", "loss"):
+        assert np.array_equal(once.head[name], again.head[name]), name
+    assert (again.head["returns"] >= 0.0).all()
+    assert (again.head["end_ages"] >= 0.0).all()
+    assert once.residents == again.residents
+    again.check()
+
+
 def hot_and_flood(rng: np.random.Generator, hot: int, requests: int, flood: int) -> tuple[Trace, Trace, Any]:
     """A trace of hot keys; the same within a flood of keys that never return; and a mask of the hot requests."""
     sizes, costs = answers(rng, hot + flood, with_size=True)

@@ -111,11 +111,17 @@ def hash_of(i: int) -> int:
 
 @kernel
 def observe(head: Records, rows: Records, i: int, now: int) -> None:
-    """Run the request for i, whose size and cost are known, through every shadow."""
+    """Run the last request for i, whose size and cost are known, through every shadow.
+
+    A resident is observed when it arrives. If its answer cannot be used (it has expired, or the caller wants a new one),
+    it is paid for, and observed again. The second observation must not count as another request.
+    """
     h = head[0]
     if h.hash_limit < ALL_HASHES and hash_of(i) >= h.hash_limit:
         return
     known = rows[i].shadow > 0
+    if known and h.slot_time[rows[i].shadow - 1] >= rows[i].last:
+        return
     s = slot_for(head, rows, i)
     if s < 0:
         return
