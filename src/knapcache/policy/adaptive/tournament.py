@@ -113,8 +113,8 @@ def hash_of(i: int) -> int:
 def observe(head: Records, rows: Records, i: int, now: int) -> None:
     """Run the last request for i, whose size and cost are known, through every shadow.
 
-    A resident is observed when it arrives. If its answer cannot be used (it has expired, or the caller wants a new one),
-    it is paid for, and observed again. The second observation must not count as another request.
+    A resident is observed when it arrives. If its answer cannot be used, because it has expired or the caller wants a
+    new one, it is paid for and observed again. The second observation must not count as another request.
     """
     h = head[0]
     if h.hash_limit < ALL_HASHES and hash_of(i) >= h.hash_limit:
