@@ -28,12 +28,13 @@ import numpy as np
 import numpy.typing as npt
 
 from knapcache.errors import InvalidInput
-from knapcache.kernel import Records, kernel
+from knapcache.kernel import COMPILED, Records, kernel
 from knapcache.plain import uncompiled
 from knapcache.policy import registry
 from knapcache.policy.base import Policy
 
-BATCH = 512
+BATCH = 512 if COMPILED else 1
+"""Requests of one call of a loop. With KNAPCACHE_COMPILE=0 the loops are never compiled."""
 FORGET = 0
 """A size that no entry has. It marks an id to forget."""
 
