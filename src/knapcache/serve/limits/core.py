@@ -31,11 +31,11 @@ MINUTE_SLOTS = 13
 """Slots of a minute: 12, and the one that has begun. So no 60 seconds have more than the limit."""
 SLOTS_AHEAD = 2
 """Slots after the present one that count as the present one. They are in use if another machine's clock is ahead, or if
-the clock was set back. Without them, two machines whose clocks differ by a moment would each admit a whole limit at the
-boundary of a slot."""
+the clock was set back. Without them, two machines whose clocks differ by a millisecond could each admit a whole limit
+in the millisecond in which they are in different slots."""
 KEPT_WINDOWS = 8
-"""Last days and months with payments whose counters are kept. More than one: while a clock is wrong, the counter of the
-true day must not be deleted."""
+"""Number of days, and of months, whose counters are kept: the last ones with payments. One would be enough if the clock
+were always right. While it is wrong, the counter of the true day must not be deleted."""
 THRESHOLDS = (50, 80, 100)
 """Percent of a spend limit at which a warning is given."""
 SOON = 1.0

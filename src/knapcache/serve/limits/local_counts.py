@@ -97,8 +97,9 @@ class MemoryCounts(LocalCounts):
         slots = slots_at(now)
         for kinds in self._used.values():
             for kind, amounts in kinds.items():
-                kept = sorted(amounts)[-KEPT_WINDOWS:]
-                if kind in ("requests", "tokens"):
+                if kind in ("day", "month"):
+                    kept = sorted(amounts)[-KEPT_WINDOWS:]
+                else:
                     kept = [slot for slot in amounts if slot > slots.slot - MINUTE_SLOTS]
                 kinds[kind] = {slot: amounts[slot] for slot in kept}
 

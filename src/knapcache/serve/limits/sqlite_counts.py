@@ -64,7 +64,8 @@ PRUNE = (
     f"LIMIT 1 OFFSET {KEPT_WINDOWS - 1}) ELSE ? END"
 )
 STALE = "FROM in_flight WHERE abs(beat - ?) > ?"
-"""Processes that were not seen for some seconds. A time after the present one is as old: the clock was set back."""
+"""Processes that were last seen more than some seconds ago. A time in the future counts as well: the clock was set back
+since then, so the process may be dead."""
 
 
 class SqliteCounts(LocalCounts):
