@@ -27,8 +27,9 @@ import pytest
 from knapcache.policy import registry
 from knapcache.sim.replay import replay
 from knapcache.sim.trace import Trace
+from tests.support.programs import find_module
 
-libcachesim = pytest.importorskip("libcachesim")  # has no wheels for some machines
+libcachesim = find_module("libcachesim", "the package libcachesim")  # has no wheels for some machines
 
 THEIRS = {"fifo": "FIFO", "lru": "LRU", "sieve": "Sieve", "s3-fifo": "S3FIFO", "arc": "ARC", "gdsf": "GDSF"}
 OPTIONS = {"s3-fifo": {"main_first": True}}  # as libCacheSim does

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -23,15 +24,16 @@ import pytest
 
 import knapcache
 from knapcache.cli.main import main
-from knapcache.errors import ClusterFailed, InvalidInput, MissingExtra
+from knapcache.errors import ClusterFailed, InvalidInput, MissingExtra, install_command
 from knapcache.sim.cluster import DaskExecutor
 from knapcache.sim.grid import replay_grid
 from knapcache.sim.sweep import sweep
 from knapcache.sim.synthetic import Workload
 from tests.support.front_proxies import accepts
-from tests.support.timing import wait_until, within
+from tests.support.programs import find_module
+from tests.support.timing import DEADLINE, wait_until, within
 
-distributed = pytest.importorskip("distributed")
+distributed = find_module("distributed", "the extra cluster")
 
 _, TRACE = Workload(queries=30, rounds=400).draw(np.random.default_rng(5))
 COMMAND = [sys.executable, "-W", "error", "-c", "from knapcache.cli.main import run; run()"]
@@ -54,6 +56,9 @@ def started(workers: int, environment: dict[str, str] | None = None) -> Iterator
             subprocess.Popen([*dask, "worker", address, *options], env={**here, **(environment or {})}, **quiet)
             for _ in range(workers)
         ]
+        if workers:
+            with distributed.Client(address, timeout=DEADLINE) as client, within(DEADLINE, "the workers"):
+                client.wait_for_workers(workers, timeout=DEADLINE)
         yield address
     finally:
         for process in reversed(running):
@@ -317,5 +322,5 @@ def test_jobs_and_scheduler_exclude_each_other(capsys: pytest.CaptureFixture[str
 
 def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'knapcache\[cluster\]'"):
+    with pytest.raises(MissingExtra, match=re.escape(install_command("cluster"))):
         DaskExecutor("tcp://127.0.0.1:1")

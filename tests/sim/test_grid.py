@@ -114,7 +114,7 @@ def test_the_seed_reaches_policies_that_have_one(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("policies", "capacities", "more", "message"),
     [
-        (["lru", "lrru"], [5], {}, "unknown policy 'lrru': did you mean 'lru'?"),
+        (["lru", "lrru"], [5], {}, "unknown policy 'lrru': did you mean lru?"),
         (["lru", "lru"], [5], {}, "policy 'lru' is named twice"),
         ([], [5], {}, "at least one policy and one capacity"),
         (["lru"], [], {}, "at least one policy and one capacity"),

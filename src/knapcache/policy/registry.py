@@ -22,7 +22,6 @@ sooner.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 import importlib.metadata
@@ -30,7 +29,7 @@ import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from knapcache.errors import InvalidInput
+from knapcache.errors import InvalidInput, suggestion
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -295,9 +294,8 @@ def find(name: str, *, bounds: bool = False) -> Spec | Bound:
     if name in SPECS:
         return SPECS[name]
     if name not in BOUNDS:
-        near = difflib.get_close_matches(name, [*SPECS, *_plugins()], 1)
-        hint = f"did you mean {near[0]!r}?" if near else "`knapcache policies` lists them"
-        raise InvalidInput(f"unknown policy {name!r}: {hint}")
+        hint = suggestion(name, [*SPECS, *_plugins()], "`knapcache policies` lists them")
+        raise InvalidInput(f"unknown policy {name!r}{hint}")
     if not bounds:
         raise InvalidInput(f"{name!r} is a bound, not a policy: it has a miss cost and cannot be run")
     return BOUNDS[name]

@@ -28,7 +28,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar
 
-from knapcache.errors import ClusterFailed, InvalidInput, MissingExtra
+from knapcache.errors import ClusterFailed, InvalidInput, MissingExtra, install_command
 from knapcache.kernel import source_digest
 from knapcache.sim.executors import TaskBatch
 
@@ -184,7 +184,7 @@ def _silent() -> Iterator[None]:
     try:
         import distributed  # noqa: F401 - sets up its loggers
     except ImportError:
-        raise MissingExtra("clusters need Dask: pip install 'knapcache[cluster]'") from None
+        raise MissingExtra(f"clusters need Dask: {install_command('cluster')}") from None
     loggers = [logging.getLogger(name) for name in LOGGERS]
     before = [logger.level for logger in loggers]
     for logger in loggers:

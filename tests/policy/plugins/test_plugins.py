@@ -149,7 +149,7 @@ def test_a_plugin_passes_the_contract(site: Path, run: Run) -> None:
 
 def test_a_misspelt_plugin_is_suggested(site: Path, run: Run) -> None:
     done = run(site, "-c", "from knapcache.policy import registry; registry.find('mruu')")
-    assert "did you mean 'mru'?" in done.stderr
+    assert "did you mean mru?" in done.stderr
 
 
 USE = "from knapcache.policy import registry; registry.find({!r}).build(10, 10)"

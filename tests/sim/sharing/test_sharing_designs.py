@@ -339,7 +339,7 @@ def test_displaced_answers_are_held_or_lost() -> None:
         (lambda: SharingSettings(nursery=Fraction(1)), "nursery must be from 0 % to less than 100 %, not 100 %"),
         (lambda: SharingSettings(seed=-1), "seed must not be negative, not -1"),
         (lambda: parse_nursery("2MB"), "nursery '2MB' cannot be read; it must be a share of the capacity"),
-        (lambda: find_design("hased"), "unknown design 'hased': did you mean 'hashed'?"),
+        (lambda: find_design("hased"), "unknown design 'hased': did you mean hashed?"),
         (lambda: find_design("?"), "unknown design '?': it must be one of own, hashed"),
         (lambda: shares(3, 4), "a capacity of 3 cannot be divided among 4 proxies"),
     ],

@@ -165,6 +165,36 @@ def make_room(head: Records, rows: Records, i: int, size: int) -> bool:
     return True
 
 
+@kernel
+def renew(head: Records, rows: Records, i: int, size: int, cost: float) -> None:
+    """Settle the resident i, whose answer was paid for again and fits in place of the old one.
+
+    The old answer had expired, the caller wanted a new one, or two calls were made at once. The request itself was
+    observed when i arrived or was admitted, so only size and cost are new. If they are as before, all later decisions
+    must be those after a hit. So i keeps its position in the heap, which determines what `refresh_residents` updates.
+    """
+    h, q = head[0], rows[i]
+    size_before, cost_before = q.entry_size, cost_of(head, rows, i)
+    count_seen(head, rows, i, size)
+    count_cost(head, rows, i, size, cost)
+    h.used += size - size_before
+    if size != size_before or cost_of(head, rows, i) != cost_before:
+        update_priority(head, rows, i)
+
+
+settle_newcomer = make_settle(admit, heap_release)
+
+
+@inlined
+def settle(head: Records, rows: Records, i: int, size: int, cost: float) -> None:
+    h, q = head[0], rows[i]
+    if q.resident and h.used - q.entry_size + size <= h.capacity:
+        h.evicted = 0
+        renew(head, rows, i, size, cost)
+    else:
+        settle_newcomer(head, rows, i, size, cost)
+
+
 @inlined
 def follow_leader(head: Records, rows: Records) -> None:
     """Choose the leader again every CHECK_EVERY requests or more."""
@@ -256,7 +286,7 @@ class Adaptive(HeapPolicy):
         *TOURNAMENT_ROW,
     ]
     arrive_kernel = arrive
-    settle_kernel = make_settle(admit, heap_release)
+    settle_kernel = settle
     recycle_kernel = recycle
 
     def __init__(self, capacity: int, ids: int) -> None:

@@ -10,14 +10,13 @@ fetched twice at the same moment.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
-from knapcache.errors import InvalidInput
+from knapcache.errors import InvalidInput, suggestion
 from knapcache.policy.registry import Spec, find
 from knapcache.sim.replay import replay
 from knapcache.sim.sharing.federated import replay_federated
@@ -36,9 +35,9 @@ class SharingSettings:
     """Settings of a simulated cluster."""
 
     proxies: int = 10
-    hits_late: int = 1000
+    hits_late: int = 250
     """Requests until a decider in another process knows of a hit."""
-    settles_late: int = 100
+    settles_late: int = 25
     """Requests until it knows of a paid answer and its decision is in the store."""
     nursery: Fraction = Fraction(2, 100)
     """Share of the capacity for undecided answers."""
@@ -204,9 +203,7 @@ def find_design(name: str) -> SharingDesign:
     """Return a design by name. Raises InvalidInput if there is none."""
     known = {REFERENCE.name: REFERENCE} | DESIGNS | VARIANTS
     if name not in known:
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"it must be one of {', '.join(DESIGNS | VARIANTS)}"
-        raise InvalidInput(f"unknown design {name!r}: {hint}")
+        raise InvalidInput(f"unknown design {name!r}{suggestion(name, DESIGNS | VARIANTS)}")
     return known[name]
 
 
