@@ -7,7 +7,7 @@ import json
 import httpx
 import pytest
 
-from knapcache import Answer, Cache
+from knapcache import Answer
 from knapcache.cache.values import Lookup
 from knapcache.errors import Incomplete
 from knapcache.exchange import embedding_batch
@@ -32,10 +32,9 @@ def hit(key: str) -> Lookup:
 def test_a_stored_item_that_occurs_twice_is_a_hit_both_times() -> None:
     per_item = FORMATS[Endpoint.EMBEDDINGS].per_item
     assert per_item is not None
-    with Cache("1MB", policy="lru", shadows=()) as cache:
-        batch = EmbeddingBatch(cache, exchange("a", "a", "b"), per_item, [hit("1"), hit("1"), hit("2")])
-        assert batch.complete
-        assert [answer.outcome for answer in batch.answers()] == ["hit", "hit", "hit"]
+    batch = EmbeddingBatch(exchange("a", "a", "b"), per_item, [hit("1"), hit("1"), hit("2")])
+    assert batch.complete
+    assert [answer.outcome for answer in batch.answers()] == ["hit", "hit", "hit"]
 
 
 def test_the_request_for_missing_items_has_no_directives() -> None:
@@ -43,10 +42,9 @@ def test_the_request_for_missing_items_has_no_directives() -> None:
     assert per_item is not None
     url = httpx.URL("https://api.example/v1/embeddings")
     raw = b'{"model": "m", "input": ["a", "b"], "cache": {"no-store": true}}'
-    with Cache("1MB", policy="lru", shadows=()) as cache:
-        given = exchange_of(Endpoint.EMBEDDINGS, url, {}, raw)
-        batch = EmbeddingBatch(cache, given, per_item, [hit("1"), Lookup("2")])
-        assert json.loads(batch.upstream_body()) == {"model": "m", "input": ["b"]}
+    given = exchange_of(Endpoint.EMBEDDINGS, url, {}, raw)
+    batch = EmbeddingBatch(given, per_item, [hit("1"), Lookup("2")])
+    assert json.loads(batch.upstream_body()) == {"model": "m", "input": ["b"]}
 
 
 def test_too_many_bytes_between_two_strings_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,9 @@ CREDENTIALS = [
     "cf-aig-authorization",
     "helicone-auth",
     "ocp-apim-subscription-key",
+    "proxy-authorization",
+    "x-amz-security-token",
+    "x-litellm-api-key",
     "x-portkey-api-key",
     "x-portkey-virtual-key",
 ]
@@ -66,7 +69,6 @@ NEUTRAL = [
     "origin",
     "pragma",
     "priority",
-    "proxy-authorization",
     "proxy-connection",
     "referer",
     "request-id",

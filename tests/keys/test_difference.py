@@ -1,4 +1,4 @@
-"""Two requests differ in the fields that were changed, and the words for it have no content."""
+"""Two requests differ in the fields that were changed; without content only lists of names and values are shown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from knapcache.keys import Keyer
-from knapcache.keys.difference import SIMILAR, Difference, differences, distance
+from knapcache.keys.difference import SIMILAR, Difference, differences, distance, without_content
 from knapcache.keys.outline import (
     FEATURES,
     MAX_WORDS,
@@ -20,7 +20,9 @@ from knapcache.keys.outline import (
     prefix_hashes,
     read_canonical,
 )
+from knapcache.keys.public import OTHER_FIELD, public_path
 from knapcache.model import Endpoint
+from tests.support.canaries import Canaries
 
 KEYER = Keyer(b"0123456789abcdef")
 CHAT: dict[str, Any] = {
@@ -145,25 +147,62 @@ def test_many_differences_are_cut_off() -> None:
     assert len(compare(first, second)) == 20
 
 
-SECRET = "swordfish"
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.just(SECRET),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abcd"), inner, max_size=3),
-    max_leaves=8,
-)
-CONTENT = JSON | st.lists(st.builds(said, st.sampled_from((SECRET, f"{SECRET} and chips", "")), st.just("user")))
-
-
-@given(JSON, JSON, CONTENT, CONTENT)
-def test_words_have_no_content_and_equal_requests_have_no_differences(a: Any, b: Any, x: Any, y: Any) -> None:
-    bodies = [{"model": "m", "messages": messages, "p": value} for value, messages in ((a, x), (b, y))]
-    first, second = (read(body) for body in bodies)
+@given(st.integers(0, 2**32))
+def test_without_content_nothing_of_a_body_is_shown(seed: int) -> None:
+    canaries = Canaries(seed)
+    body = canaries.chat()
+    bodies = body, canaries.changed(body)
+    first, second = (read(each) for each in bodies)
     found = differences(first, second)
     assert bool(found) == (canonical(bodies[0]) != canonical(bodies[1]))
-    assert not any(SECRET in difference.text for difference in found)
-    shown = [each for difference in found if not difference.content for each in (difference.here, difference.there)]
-    assert not any(SECRET in (text or "") for text in shown)
+    shown = without_content(found)
+    assert bool(shown) == bool(found)
+    assert canaries.found_in(repr(shown)) == []
     assert differences(first, first) == []
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "field", "text", "value"),
+    [
+        ({"seed": 7}, {}, "seed", "7 instead of not set", "7"),
+        ({"seed": "Ann"}, {}, "seed", "only this request sets it", None),
+        ({"reasoning_effort": "low"}, {"reasoning_effort": "high"}, "reasoning_effort", "low instead of high", "low"),
+        ({"reasoning_effort": "Ann Doe"}, {"reasoning_effort": "high"}, "reasoning_effort",
+         "the text differs from character 1 on; 7 characters instead of 4", None),
+        ({"reasoning": {"effort": "low"}}, {"reasoning": {"effort": "high"}}, "reasoning.…", "the values differ", None),
+        ({"ann@example.com": 1}, {}, "a field that the API does not name", "only this request sets it", None),
+        ({"ann": {"doe": 1}}, {"ann": {"doe": 2}}, "a field that the API does not name", "the values differ", None),
+        ({"tools": [{"ann": True}]}, {"tools": [{"ann": "x"}]}, "tools[0].…", "true or false instead of a text", None),
+        ({"messages": [USER | {"ann": 1}]}, {"messages": [USER]}, "last user message.…", "only this request sets it",
+         None),
+        ({"messages": [USER | {"name": "Ann"}]}, {"messages": [USER]}, "last user message.name",
+         "only this request sets it", None),
+    ],
+)  # fmt: skip
+def test_without_content_a_field_is_named_by_its_position_and_kind(
+    here: dict[str, Any], there: dict[str, Any], field: str, text: str, value: str | None
+) -> None:
+    (found,) = without_content(compare(changed(**here), changed(**there)))
+    assert (found.field, found.text, found.here) == (field, text, value)
+
+
+def test_values_of_headers_are_content_and_the_upstream_is_not() -> None:
+    contexts = {"upstream": "one", "openai-beta": "Ann"}, {"upstream": "two", "namespace": "Doe"}
+    found = without_content(differences(*(read(CHAT, context=context) for context in contexts)))
+    assert {each.field: each.text for each in found} == {
+        "upstream": "one instead of two",
+        "header openai-beta": "only this request sets it",
+        "cache.namespace": "only the other request sets it",
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [("messages[3].content", "messages[3].…"), ("input[2]", "input[2]"), ("model", "model"), ("tools.ann", "tools.…"),
+     ("ann.doe[1]", OTHER_FIELD), ("\n", OTHER_FIELD), ("", OTHER_FIELD)],
+)  # fmt: skip
+def test_of_a_path_the_known_field_and_its_index_are_shown(path: str, shown: str) -> None:
+    assert public_path(path) == shown
 
 
 # Outlines.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -112,5 +111,5 @@ def test_invalid_directives_are_ignored(header: str, cache: dict[str, Any]) -> N
 
 def test_asking_for_usage_keeps_the_other_stream_options() -> None:
     body = {"model": "m", "stream": True, "stream_options": {"include_obfuscation": False}}
-    amended = json.loads(with_usage(body))
+    amended = with_usage(body)
     assert amended == {**body, "stream_options": {"include_obfuscation": False, "include_usage": True}}

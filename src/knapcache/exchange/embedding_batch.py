@@ -10,21 +10,22 @@ from __future__ import annotations
 import io
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 import orjson
 
-from knapcache.cache import Answer, Cache, Reply
+from knapcache.cache import Answer, Reply
 from knapcache.cache.values import Lookup
-from knapcache.errors import Incomplete, Uncacheable
+from knapcache.errors import Incomplete, Uncacheable, public_text
 from knapcache.exchange.cache_headers import outcome_headers
 from knapcache.exchange.exchange import CachedResponse, Exchange, FallbackAnswer, stored_meta
 from knapcache.exchange.headers import forwarded_headers
+from knapcache.keys.edited_text import edited_text
 from knapcache.keys.parse import SHORT
 from knapcache.keys.scan import check_cost, strings
 from knapcache.wire.base import CompleteAnswer, PerItem
-from knapcache.wire.json_util import read_object, to_json
+from knapcache.wire.json_util import read_object
 
 VECTOR = re.compile(rb'(\[[^][{}"]{64,}\])')
 """An array of numbers, outside strings."""
@@ -35,8 +36,8 @@ MAX_VECTOR = 1 << 20
 class EmbeddingBatch:
     """One request with several items."""
 
-    def __init__(self, cache: Cache, exchange: Exchange, per_item: PerItem, found: list[Lookup]) -> None:
-        self._cache, self._exchange, self._per_item, self._found = cache, exchange, per_item, found
+    def __init__(self, exchange: Exchange, per_item: PerItem, found: list[Lookup]) -> None:
+        self._exchange, self._per_item, self._found = exchange, per_item, found
         self._items = per_item.inputs(exchange.body.get("input"))
         self._payloads: dict[str, bytes] = {}
         self._answers: dict[str, Answer] = {}
@@ -68,21 +69,24 @@ class EmbeddingBatch:
         if len(self._missing) == len(self._items):
             return self._exchange.upstream_body(False)
         body = {name: value for name, value in self._exchange.body.items() if name != "cache"}
-        return to_json({**body, "input": [self._items[index] for index in self._missing.values()]})
+        body["input"] = [self._items[index] for index in self._missing.values()]
+        return edited_text(self._exchange.raw, self._exchange.body, body)
 
     def split(self, content: bytes) -> list[CompleteAnswer]:
         """Return the answers for the missing items, or raise Incomplete."""
         return self._per_item.split(read_answer(content), [self._items[index] for index in self._missing.values()])
 
-    def settle(
+    async def settle(
         self,
+        settle: Callable[[Lookup, Reply], Awaitable[Answer]],
         headers: Mapping[str, str],
         parts: list[CompleteAnswer],
         seconds: float,
         fallback: FallbackAnswer | None = None,
-    ) -> Iterator[None]:
-        """Store the answers for the missing items one by one: each `next` stores one.
+    ) -> AsyncIterator[None]:
+        """Store the answers for the missing items one by one: each step stores one.
 
+        settle     of the cache: blocks, or not
         seconds    how long they took
         fallback   set if another model than usual has answered
         """
@@ -105,7 +109,7 @@ class EmbeddingBatch:
                 ttl=control.ttl,
                 tags=control.tags,
             )
-            self._answers[key] = self._cache.settle_answer(self._found[index], reply)
+            self._answers[key] = await settle(self._found[index], reply)
             yield
 
     def response(self, upstream_headers: Iterable[tuple[str, str]] | None = None) -> CachedResponse:
@@ -150,7 +154,7 @@ def read_answer(content: bytes) -> dict[str, Any]:
             at = end
         check_cost(rest.getvalue())
     except (Uncacheable, ValueError) as error:
-        raise Incomplete(f"not JSON, or too much of it: {error}") from None
+        raise Incomplete(f"not JSON, or too much of it: {public_text(error)}") from None
     answer = read_object(rest.getvalue())
     data = answer.get("data")
     for item in data if isinstance(data, list) else ():

@@ -31,7 +31,9 @@ from knapcache.exchange.headers import (
     vary_context,
 )
 from knapcache.keys.canonical import embedding_inputs, reject_fields
+from knapcache.keys.edited_text import edited_text
 from knapcache.keys.parse import SHORT, ParsedBody, parse_body
+from knapcache.keys.public import public_reason
 from knapcache.keys.request import KeyedRequest
 from knapcache.keys.rules import CROSS_ITEM_OPTIONS, STATEFUL_FIELDS
 from knapcache.keys.scan import check_cost
@@ -148,14 +150,14 @@ class Exchange(NamedTuple):
     def upstream_body(self, ask_usage: bool, marked: Mapping[str, Any] | None = None) -> bytes:
         """Return the body for the provider: without directives for the cache, with usage asked for if it is needed.
 
-        marked: the body with marks for the provider's prefix cache
+        Everything else is sent byte for byte as it came. marked: the body with marks for the provider's prefix cache
         """
         body: Mapping[str, Any] = self.body if marked is None else marked
         if isinstance(body.get("cache"), dict):
             body = {name: value for name, value in body.items() if name != "cache"}
         if ask_usage and self.lacks_usage:
-            return with_usage(body)
-        return self.raw if body is self.body else to_json(body)
+            body = with_usage(body)
+        return self.raw if body is self.body else edited_text(self.raw, self.body, body)
 
 
 class CachedResponse(NamedTuple):
@@ -232,7 +234,7 @@ def make_exchange(
         control=control,
         namespace=namespace,
         context=context,
-        bypass=str(parsed) if isinstance(parsed, Uncacheable) else why_no_key(wire_format, body),
+        bypass=public_reason(parsed) if isinstance(parsed, Uncacheable) else why_no_key(wire_format, body),
         stream=body.get("stream") is True and wire_format.streaming is not None,
     )
 
@@ -247,7 +249,7 @@ def why_no_key(wire_format: Format, body: ParsedBody) -> str:
             embedding_inputs(body)
             reject_fields(body, CROSS_ITEM_OPTIONS, "the embeddings depend on one another")
         except Uncacheable as reason:
-            return str(reason)
+            return public_reason(reason)
     for name in STATEFUL_FIELDS.get(wire_format.endpoint, ()):
         if body.get(name) not in (None, False):
             return f"the answer depends on the state of a server at {name}"

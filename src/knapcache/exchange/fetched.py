@@ -71,6 +71,7 @@ class FetchedAnswer(Fetched):
 
     async def finish(self) -> tuple[Answer, ...]:
         if not self.answers:
+            await self._pending.wait_for_store()
             self.answers = (self._pending.complete(self._reply, self._seconds),)
         return self.answers
 
@@ -133,8 +134,15 @@ class LiveStream(Fetched):
             raise
         finally:
             await self._response.close()
-        self.answers = (self._pending.complete(reply, time.perf_counter() - self._started),)
-        for block in tee.tail:
+        seconds = time.perf_counter() - self._started
+        tail = tee.tail
+        if self._pending.store_busy:  # the caller gets the whole stream before the store is waited for
+            for block in tail:
+                yield block
+            tail = []
+            await self._pending.wait_for_store()
+        self.answers = (self._pending.complete(reply, seconds),)
+        for block in tail:
             yield block
 
     async def finish(self) -> tuple[Answer, ...]:

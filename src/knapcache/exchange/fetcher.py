@@ -80,10 +80,13 @@ class Fetcher:
         self._max_answer = max_answer
         self._begin: Callable[..., Awaitable[Answer | PendingFetch]]
         self._lookup: Callable[..., Awaitable[Lookup]]
+        self._settle: Callable[[Lookup, Reply], Awaitable[Answer]]
         if blocking:
             self._begin, self._lookup = as_coroutine(cache.begin), as_coroutine(cache.lookup)
+            self._settle = as_coroutine(cache.settle_answer)
         else:
             self._begin, self._lookup = cache.begin_async, cache.lookup_async
+            self._settle = cache.settle_answer_async
         self._refuse_options: set[str] = set()  # upstreams that do not know stream_options
 
     async def fetch(self, exchange: Exchange, upstream: str, send: Send) -> Fetched | None:
@@ -167,6 +170,7 @@ class Fetcher:
             finally:
                 await response.close()
             seconds = time.perf_counter() - started
+            pending.note_end()
             reply: Reply
             if self._is_short(len(content)):
                 reply = plain_reply(exchange, response.status, response.headers, content)
@@ -230,7 +234,7 @@ class Fetcher:
             found.append(await self._lookup(exchange.endpoint, request, max_age=exchange.control.max_age))
             if self._pause is not None and k % ITEMS_AT_ONCE == ITEMS_AT_ONCE - 1:
                 await self._pause()
-        batch = EmbeddingBatch(self._cache, exchange, per_item, found)
+        batch = EmbeddingBatch(exchange, per_item, found)
         if batch.complete:
             return Fetched(await self._run(batch.size, batch.response), batch.answers())
         if exchange.control.only_cached:
@@ -244,8 +248,10 @@ class Fetcher:
                 parts = await self._run(len(content), partial(batch.split, content))
                 content = b""  # half of the memory that is in use now
                 fallback = None if exchange.marker is None else exchange.marker.fallback
-                for k, _ in enumerate(batch.settle(response.headers, parts, seconds, fallback)):
-                    if self._pause is not None and k % ITEMS_AT_ONCE == ITEMS_AT_ONCE - 1:
+                k = 0
+                async for _ in batch.settle(self._settle, response.headers, parts, seconds, fallback):
+                    k += 1
+                    if self._pause is not None and k % ITEMS_AT_ONCE == 0:
                         await self._pause()
                 return Fetched(await self._run(batch.size, partial(batch.response, response.pairs)), batch.answers())
         except Incomplete:

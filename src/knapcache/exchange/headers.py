@@ -21,18 +21,24 @@ from knapcache.exchange.cache_headers import Pairs
 from knapcache.wire.cache_control import CONTROL_HEADERS
 from knapcache.wire.json_util import to_json
 
-CREDENTIALS = ("authorization", "x-api-key", "api-key", "x-goog-api-key", "openai-organization", "openai-project")
+ACCOUNTS = ("openai-organization", "openai-project")
+CREDENTIALS = ("authorization", "x-api-key", "api-key", "x-goog-api-key", *ACCOUNTS)
+"""Headers by which a provider knows its user, and the proxy its tenant. Each has its place in `auth.py`."""
 GATEWAY_CREDENTIALS = (
-    "cf-aig-authorization", "helicone-auth", "ocp-apim-subscription-key", "x-portkey-api-key", "x-portkey-virtual-key",
+    "cf-aig-authorization", "helicone-auth", "ocp-apim-subscription-key", "proxy-authorization", "x-amz-security-token",
+    "x-litellm-api-key", "x-portkey-api-key", "x-portkey-virtual-key",
 )  # fmt: skip
+"""Headers by which a gateway between the caller and the provider knows the caller."""
+SECRET_HEADERS = tuple(name for name in (*CREDENTIALS, *GATEWAY_CREDENTIALS) if name not in ACCOUNTS)
+"""Headers whose values are never logged."""
 VARY_HEADERS = ("anthropic-version", "anthropic-beta", "openai-beta")
 """Headers that change answers. All other headers that are not neutral count, too."""
 NEUTRAL_HEADERS = frozenset((
     *CREDENTIALS, *GATEWAY_CREDENTIALS, *CONTROL_HEADERS,
     # the connection and the transport of the message
     "accept", "accept-charset", "accept-encoding", "connection", "content-encoding", "content-length", "date", "dnt",
-    "expect", "host", "keep-alive", "pragma", "priority", "proxy-authorization", "proxy-connection", "te", "trailer",
-    "transfer-encoding", "upgrade", "upgrade-insecure-requests",
+    "expect", "host", "keep-alive", "pragma", "priority", "proxy-connection", "te", "trailer", "transfer-encoding",
+    "upgrade", "upgrade-insecure-requests",
     # the client
     "anthropic-dangerous-direct-browser-access", "cdn-loop", "cookie", "forwarded", "from", "http-referer", "origin",
     "referer", "true-client-ip", "user-agent", "via", "x-client-ip", "x-goog-api-client", "x-real-ip",

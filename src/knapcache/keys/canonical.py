@@ -34,10 +34,9 @@ from knapcache.keys.cache_marks import CONVERSE, edit_marks
 from knapcache.keys.parse import ParsedBody, normalized_copy, parse_text
 from knapcache.keys.request import Key, KeyedRequest, UnkeyedRequest
 from knapcache.keys.rules import CROSS_ITEM_OPTIONS, STATEFUL_FIELDS, Rules
-from knapcache.model import Endpoint
+from knapcache.model import REQUEST_VERSION, Endpoint
 
-VERSION = b"knapcache request 2"
-"""Part of every key. It changes when canonical requests change; older entries are not found then."""
+VERSION = REQUEST_VERSION
 DIGEST_SIZE = 32
 MAX_ITEMS = 2048
 """Items of `input` in one request: OpenAI's limit. A request with more has no keys."""

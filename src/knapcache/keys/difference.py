@@ -5,8 +5,9 @@
     last user message         only numbers differ, such as a date, a time or an id
     messages                  2 more messages: 5 instead of 3
 
-`text` never has parts of prompts: it names fields, numbers, lengths and positions. `here` and `there` are the two
-values; with `content` set they are parts of prompts, and are only for readers who may see content.
+A difference may hold parts of the requests in each of its texts. `without_content` returns what is shown to readers
+who may not see content: values of the parameters that `public.py` lists, and of all others only kinds, lengths and
+positions.
 
 `weight` ranks differences: which of several entries is nearest is the one with the smallest sum. A parameter weighs 1,
 a prompt with another meaning 15, so an entry that differs in two parameters is nearer than one with another prompt.
@@ -16,25 +17,27 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from knapcache.keys.outline import CONVERSATION, SYSTEM, CanonicalRequest, hash_of, is_system, plain_text, text_of
+from knapcache.keys.public import MESSAGE_FIELDS, FieldPath, public_value
 
 MAX_DIFFERENCES = 20
 SIMILAR = 10.0
 """The largest sum of weights of two requests that are called similar."""
 EXCERPT = 64
 """Characters of a text that are shown around its first difference."""
-SHOWN_TEXT = frozenset((
+SHORT_TEXT = frozenset((
     "model", "type", "role", "tool_choice", "reasoning_effort", "effort", "encoding_format", "verbosity", "truncation",
     "format", "detail", "quality", "summary", "mode",
 ))  # fmt: skip
-"""Fields whose text is a choice of few words, and no part of a prompt."""
+"""Fields whose text is most often a choice of few words: it is shown as a whole to readers who may see content."""
 CONTEXT = {
     "upstream": "upstream",
     "url": "upstream",
     "namespace": "cache.namespace",
+    "route namespace": "namespace of the route",
     "query": "query of the URL",
     "headers": "request headers",
 }
@@ -44,6 +47,8 @@ HASHED = {
     "query": "the queries differ",
 }
 """Parts of the context that are stored as a hash."""
+SETTINGS = ("upstream", "url", "route namespace")
+"""Parts of the context that are not from a client."""
 
 
 class Difference(NamedTuple):
@@ -51,13 +56,21 @@ class Difference(NamedTuple):
 
     field: str
     text: str
-    """How they differ, in plain words and without content."""
+    """How they differ, in plain words."""
     here: str | None = None
     """The value in the first request; None: not set, or too long to show."""
     there: str | None = None
     content: bool = False
     """Whether `here` and `there` are parts of a prompt or of a definition."""
     weight: float = 1.0
+    public: tuple[str, str] | None = None
+    """Field and text for readers who may not see content; None: the same ones, which have none."""
+
+    def without_content(self) -> Difference:
+        """Return the difference for readers who may not see content."""
+        field, text = self.public or (self.field, self.text)
+        here, there = (None, None) if self.content else (self.here, self.there)
+        return Difference(field, text, here, there, weight=self.weight)
 
 
 class _Missing:
@@ -71,7 +84,8 @@ def differences(here: CanonicalRequest, there: CanonicalRequest) -> list[Differe
     """Return the fields in which two requests differ, at most MAX_DIFFERENCES; none for equal requests."""
     found: list[Difference] = []
     if here.kind != there.kind:
-        found.append(_scalar("endpoint", here.kind, there.kind, weight=30.0))
+        kinds = (here.kind, there.kind)
+        found.append(Difference("endpoint", f"{kinds[0]} instead of {kinds[1]}", *kinds, weight=30.0))
     if here.namespace != there.namespace:
         found.append(Difference("tenant", "the other request is of another tenant or API key"))
     for name in sorted({*here.context, *there.context}):
@@ -89,64 +103,91 @@ def distance(found: Iterable[Difference]) -> float:
     return sum(difference.weight for difference in found)
 
 
+def without_content(found: Iterable[Difference]) -> list[Difference]:
+    """Return differences for readers who may not see content. Those that look the same then are named once."""
+    return list({(one.field, one.text): one for one in (each.without_content() for each in found)}.values())
+
+
 def _field(name: str, a: Any, b: Any) -> list[Difference]:
     """Return the differences of one field at the top of the body."""
     if name in CONVERSATION and isinstance(a, list) and isinstance(b, list) and _are_messages(a) and _are_messages(b):
         return _messages(a, b)
     if name in CONVERSATION:
-        return _text_or_value(name, a, b, 1.0)
+        return _text_or_value(FieldPath.top(name), a, b, 1.0)
     if name in SYSTEM:
-        return _text_or_value("system prompt", a, b, 0.4)
+        return _text_or_value(FieldPath.fixed("system prompt"), a, b, 0.4)
     found: list[Difference] = []
-    _compare(name, a, b, found.append)
+    if isinstance(a, (dict, list)) and isinstance(b, (dict, list)):
+        _compare(FieldPath.top(name), a, b, found.append)
+    elif isinstance(a, str) and isinstance(b, str) and public_value(name, a) is None:
+        found.append(_text(FieldPath.top(name), a, b, 0.2))
+    else:
+        found.append(_scalar(FieldPath.top(name), a, b, [_parameter(name, value) for value in (a, b)]))
     # However many leaves of one parameter differ, it is one parameter.
     return [difference._replace(weight=min(3.0, difference.weight) / len(found)) for difference in found]
 
 
-def _compare(path: str, a: Any, b: Any, add: Callable[[Difference], object], depth: int = 0) -> None:
-    """Report the leaves in which two values differ."""
+def _parameter(name: str, value: Any) -> str | None:
+    """Return the value of a parameter for readers who may not see content; None if it is content."""
+    return "not set" if isinstance(value, _Missing) else public_value(name, value)
+
+
+def _compare(path: FieldPath, a: Any, b: Any, add: Callable[[Difference], object], depth: int = 0) -> None:
+    """Report the leaves in which two values differ. They are content."""
     if isinstance(a, dict) and isinstance(b, dict) and depth < 6:
         for name in sorted({*a, *b}):
             x, y = a.get(name, MISSING), b.get(name, MISSING)
             if not _same(x, y):
-                _compare(f"{path}.{name}", x, y, add, depth + 1)
+                _compare(path.field(name), x, y, add, depth + 1)
     elif isinstance(a, list) and isinstance(b, list) and depth < 6:
         if len(a) != len(b):
-            add(Difference(path, f"{_count(len(a), 'item')} instead of {len(b)}"))
+            text = f"{_count(len(a), 'item')} instead of {len(b)}"
+            add(Difference(path.full, text, public=(path.public, text)))
         for k, (x, y) in enumerate(zip(a, b, strict=False)):
             if not _same(x, y):
-                _compare(f"{path}[{k}]", x, y, add, depth + 1)
-    elif isinstance(a, str) and isinstance(b, str) and path.rpartition(".")[2] not in SHOWN_TEXT:
+                _compare(path.item(k), x, y, add, depth + 1)
+    elif isinstance(a, str) and isinstance(b, str) and path.full.rpartition(".")[2] not in SHORT_TEXT:
         add(_text(path, a, b, 0.2))
     else:
         add(_scalar(path, a, b))
 
 
-def _scalar(field: str, a: Any, b: Any, weight: float = 1.0) -> Difference:
-    """Return the difference of two values that are not both texts or both objects."""
-    shown = [_shown(field, value) for value in (a, b)]
-    here, there = (form or "another value" for form in shown)
+def _scalar(
+    path: FieldPath, a: Any, b: Any, public: Sequence[str | None] = (None, None), weight: float = 1.0
+) -> Difference:
+    """Return the difference of two values that are not both texts or both objects.
+
+    public: the two values for readers who may not see content; None for one that is content
+    """
+    content = None in public
+    full = [_short(path.full, value) for value in (a, b)]
+    text = _in_place_of(a, b, full)
+    shown = _in_place_of(a, b, (None, None)) if content else text
+    return Difference(
+        path.full, text, _excerpt(a), _excerpt(b), content=content, weight=weight, public=(path.public, shown)
+    )
+
+
+def _in_place_of(a: Any, b: Any, forms: Sequence[str | None]) -> str:
+    """Return in words that the value is `a` instead of `b`. forms: the values as text; None: named by their kind."""
+    here, there = forms
     if isinstance(a, _Missing):
-        text = f"not set instead of {there}" if shown[1] else "only the other request sets it"
-    elif isinstance(b, _Missing):
-        text = f"{here} instead of not set" if shown[0] else "only this request sets it"
-    elif shown[0] and shown[1]:
-        text = f"{here} instead of {there}"
-    else:
-        text = f"{_kind(a)} instead of {_kind(b)}"
-    content = not all(shown)
-    return Difference(field, text, _excerpt(a), _excerpt(b), content=content, weight=weight)
+        return f"not set instead of {there}" if there else "only the other request sets it"
+    if isinstance(b, _Missing):
+        return f"{here} instead of not set" if here else "only this request sets it"
+    if here and there:
+        return f"{here} instead of {there}"
+    kinds = _kind(a), _kind(b)
+    return f"{kinds[0]} instead of {kinds[1]}" if kinds[0] != kinds[1] else "the values differ"
 
 
-def _shown(field: str, value: Any) -> str | None:
-    """Return a value that is no part of a prompt, as text; None for others."""
+def _short(field: str, value: Any) -> str | None:
+    """Return a value that is short, as text; None for others."""
     if isinstance(value, _Missing):
-        return "not set"
+        return None
     if value is None or isinstance(value, (bool, int, float)):
         return json.dumps(value)
-    if isinstance(value, str) and (field in ("endpoint", *SHOWN_TEXT) or field.rpartition(".")[2] in SHOWN_TEXT):
-        return value[:EXCERPT]
-    return None
+    return value[:EXCERPT] if isinstance(value, str) and field.rpartition(".")[2] in SHORT_TEXT else None
 
 
 def _context(name: str, a: str | None, b: str | None) -> list[Difference]:
@@ -156,7 +197,11 @@ def _context(name: str, a: str | None, b: str | None) -> list[Difference]:
     if name in HASHED:
         return [Difference(field, HASHED[name])]
     here, there = a or "not set", b or "not set"
-    return [Difference(field, f"{here[:EXCERPT]} instead of {there[:EXCERPT]}", a, b)]
+    text = f"{here[:EXCERPT]} instead of {there[:EXCERPT]}"
+    if name in SETTINGS:
+        return [Difference(field, text, a, b)]
+    words = "the values differ" if a and b else f"only {'this' if a else 'the other'} request sets it"
+    return [Difference(field, text, a, b, content=True, public=(field, words))]
 
 
 # Conversations.
@@ -205,33 +250,34 @@ def _message_name(messages: list[dict[str, Any]], k: int) -> str:
 def _message(name: str, a: dict[str, Any], b: dict[str, Any]) -> list[Difference]:
     found: list[Difference] = []
     share = 0.4 if name == "system prompt" else 1.0
+    path = FieldPath.fixed(name)
     for field in sorted({*a, *b}):
         x, y = a.get(field, MISSING), b.get(field, MISSING)
         if _same(x, y):
             continue
         if field == "content":
-            found += _text_or_value(name, x, y, share)
+            found += _text_or_value(path, x, y, share)
         else:
-            _compare(f"{name}.{field}", x, y, found.append)
+            _compare(path.field(field, MESSAGE_FIELDS), x, y, found.append)
     return found
 
 
-def _text_or_value(name: str, a: Any, b: Any, share: float) -> list[Difference]:
+def _text_or_value(path: FieldPath, a: Any, b: Any, share: float) -> list[Difference]:
     """Return the differences of two contents: texts, or lists of parts."""
     if isinstance(a, str) and isinstance(b, str):
-        return [_text(name, a, b, share)]
+        return [_text(path, a, b, share)]
     if isinstance(a, (str, list)) and isinstance(b, (str, list)):
         texts = text_of(a), text_of(b)
         if type(a) is not type(b) and texts[0] == texts[1]:
-            return [Difference(name, f"the same text as {_kind(a)} instead of {_kind(b)}", weight=1.0)]
+            return [Difference(path.full, f"the same text as {_kind(a)} instead of {_kind(b)}", weight=1.0)]
         if texts[0] != texts[1]:
-            return [_text(name, *texts, share)]
+            return [_text(path, *texts, share)]
     found: list[Difference] = []
-    _compare(name, a, b, found.append)
+    _compare(path, a, b, found.append)
     return found
 
 
-def _text(field: str, a: str, b: str, share: float) -> Difference:
+def _text(path: FieldPath, a: str, b: str, share: float) -> Difference:
     """Return the difference of two texts. share: how much a text counts, compared with a prompt."""
     start, equal = _common(a, b)
     text, weight = _accident(a, b), 2.0
@@ -239,7 +285,8 @@ def _text(field: str, a: str, b: str, share: float) -> Difference:
         lengths = f"{len(a)} characters instead of {len(b)}" if len(a) != len(b) else f"both have {len(a)} characters"
         text = f"the text differs from character {start + 1} on; {lengths}"
         weight = 3.0 + 12.0 * (1.0 - equal / max(len(a), len(b), 1))
-    return Difference(field, text, _excerpt(a, start), _excerpt(b, start), content=True, weight=share * weight)
+    here, there, public = _excerpt(a, start), _excerpt(b, start), (path.public, text)
+    return Difference(path.full, text, here, there, content=True, weight=share * weight, public=public)
 
 
 def _accident(a: str, b: str) -> str | None:

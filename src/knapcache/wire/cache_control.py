@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from knapcache.tags import checked_tags, parse_tags
-from knapcache.wire.json_util import to_json
 
 TAGS_HEADER = "x-knapcache-tags"
 CONTROL_HEADERS = frozenset(
@@ -133,8 +132,8 @@ def parse_seconds(value: Any) -> float | None:
     return min(seconds, MAX_SECONDS) if 0 <= seconds < float("inf") else None
 
 
-def with_usage(body: Mapping[str, Any]) -> bytes:
+def with_usage(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the request with usage asked for. Without it the cost of a stream is unknown."""
     options = body.get("stream_options")
     options = dict(options) if isinstance(options, Mapping) else {}
-    return to_json({**body, "stream_options": {**options, "include_usage": True}})
+    return {**body, "stream_options": {**options, "include_usage": True}}

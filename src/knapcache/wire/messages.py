@@ -56,7 +56,7 @@ def assemble(events: Iterable[SseEvent]) -> dict[str, Any]:
         elif kind == "ping":
             continue
         elif message is None:
-            raise Incomplete(f"{kind} before message_start")
+            raise Incomplete("an event before message_start")
         elif kind == "content_block_start":
             blocks[index_of(fields)] = BlockBuilder(object_field(fields, "content_block"))
         elif kind == "content_block_delta":
@@ -71,7 +71,7 @@ def assemble(events: Iterable[SseEvent]) -> dict[str, Any]:
             check(answer)
             return answer
         elif kind != "content_block_stop":
-            raise Incomplete(f"an event of unknown type {kind!r}")
+            raise Incomplete("an event of unknown type")
     raise Incomplete("the stream ended before message_stop")
 
 
@@ -98,7 +98,7 @@ class BlockBuilder:
             before = self._start.get("citations")
             self._start["citations"] = [*(before if isinstance(before, list) else []), delta.get("citation")]
         else:
-            raise Incomplete(f"a delta of unknown type {kind!r}")
+            raise Incomplete("a delta of unknown type")
 
     def build(self) -> dict[str, Any]:
         """Return the block of the plain answer, or raise Incomplete."""

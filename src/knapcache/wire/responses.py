@@ -44,7 +44,7 @@ def check(answer: Mapping[str, Any]) -> None:
     if answer.get("object") != "response" or not isinstance(answer.get("output"), list):
         raise Incomplete("not a response")
     if answer.get("status") != "completed":
-        raise Incomplete(f"a response with status {answer.get('status')!r}")
+        raise Incomplete("a response that is not completed")
     for item in answer["output"]:
         if not isinstance(item, dict) or not isinstance(item.get("type"), str):
             raise Incomplete("an output item is not an object with a type")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,10 +62,12 @@ class TieredProxy:
         path: str = "/v1/messages",
         key: str = "one",
         connection: http.client.HTTPConnection | None = None,
+        extra: Mapping[str, str] | None = None,
     ) -> Served:
-        """Send one request. Bytes are sent as they are."""
+        """Send one request. Bytes are sent as they are. extra: further headers."""
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         headers = {"content-type": "application/json", "x-api-key": key, "authorization": f"Bearer {key}"}
+        headers |= extra or {}
         connection = connection or self._connection
         connection.request("POST", path, raw, headers)
         response = connection.getresponse()

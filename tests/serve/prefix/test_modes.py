@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import anthropic
 import pytest
 
+from knapcache.serve.http.bedrock import BODY_DIGESTS
 from tests.serve.prefix.conftest import SONNET, StartTier, TieredProxy
 from tests.support.timing import wait_until
 
@@ -75,6 +78,20 @@ def test_without_permission_no_byte_is_changed(start_tier: StartTier, mode: str)
         tier.clock.advance(20.0)
 
 
+def test_a_body_with_a_digest_is_not_changed(start_tier: StartTier) -> None:
+    tier = start_tier("on")
+    tier.learn_length()
+    talk(tier, SURE)
+    for turn, name in enumerate(BODY_DIGESTS, SURE + 1):
+        raw = json.dumps(body(text(f"turn {turn}", 100), system="s" * (SYSTEM // 16)), indent=1).encode()
+        digest = base64.b64encode(hashlib.sha256(raw).digest()).decode()
+        assert tier.post(raw, extra={name: f"sha-256=:{digest}:"}).status == 200
+        assert tier.provider.calls[-1].raw == raw
+        tier.clock.advance(20.0)
+    assert tier.post(conversation(SURE + 1)).status == 200
+    assert marks_of(json.loads(tier.provider.calls[-1].raw)), "the same caller's requests without a digest are marked"
+
+
 def test_marks_are_all_that_changes(start_tier: StartTier) -> None:
     tier = start_tier("on")
     tier.learn_length()
@@ -89,6 +106,22 @@ def test_marks_are_all_that_changes(start_tier: StartTier) -> None:
     assert [without_marks(each) for each in got] == [without_marks(each) for each in sent]
     assert all(1 <= len(marks_of(each)) <= 4 for each in got[SURE:])
     assert all(request.charge.read > 0 for request in tier.provider.ledger[SURE + 1 :])
+
+
+def test_a_marked_body_is_the_callers_text_with_marks(start_tier: StartTier) -> None:
+    tier = start_tier("on")
+    tier.learn_length()
+    marked = 0
+    for turn in range(1, 7):
+        fields = ' "temperature" : 1.0,\r\n "top_p":0.10, "x": [18446744073709551616, -0.0, 1E5, "\\u0041\\/"] }\n'
+        raw = json.dumps(conversation(turn), indent=turn)[:-1].rstrip().encode() + b"," + fields.encode()
+        assert tier.post(raw).status == 200
+        got = tier.provider.calls[-1].raw
+        marked += got != raw
+        plain = got.replace(b',"cache_control":{"type":"ephemeral"}', b"").replace(b'[{"type":"text","text":', b"")
+        assert plain.replace(b'"}],', b'",') == raw
+        tier.clock.advance(20.0)
+    assert marked >= 6 - SURE
 
 
 def test_a_conversation_with_tools_thinking_and_images(start_tier: StartTier) -> None:
