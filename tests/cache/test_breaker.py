@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from knapcache import Cache, Reply
-from knapcache.cache import async_reads
+from knapcache.cache import async_reads, backpressure
 from knapcache.cache.breaker import COOLDOWN, FAILURES, Breaker
 from knapcache.errors import StoreError
 from knapcache.store.sqlite.store import SqliteStore
@@ -177,7 +177,10 @@ async def test_entries_on_a_blocked_disk_are_not_forgotten(ram_path: Path, slow_
     await asyncio.to_thread(check_and_close, cache)
 
 
-async def test_a_blocked_writer_does_not_fill_the_memory(ram_path: Path, slow_disk: SlowDisk) -> None:
+async def test_a_blocked_writer_does_not_fill_the_memory(
+    ram_path: Path, slow_disk: SlowDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backpressure, "STALL_SECONDS", 0.1)
     cache = small_cache(capacity="64MiB", path=ram_path / "answers.db")
     store = store_of(cache)
     assert isinstance(store, SqliteStore)

@@ -291,7 +291,7 @@ def test_check_finds_wrong_totals() -> None:
         ({"capacity": "10%"}, "capacity must be"),
         ({"capacity": 0}, "capacity must be"),
         ({"capacity": True}, "capacity must be"),
-        ({"policy": "lruu"}, "did you mean 'lru'"),
+        ({"policy": "lruu"}, "did you mean lru"),
         ({"policy": "belady"}, "needs to know future requests"),
         ({"shadows": ("static",)}, "needs to know future requests"),
         ({"cost": "euro"}, "a cost is"),
@@ -525,3 +525,18 @@ def test_a_forked_child_gets_new_locks() -> None:
             assert new is not old
             assert not new.locked()
         cache.check()
+
+
+def test_a_path_in_a_directory_that_does_not_exist(tmp_path: Path) -> None:
+    for path in (tmp_path / "no" / "x.db", f"sqlite://{tmp_path}/no/x.db"):
+        with pytest.raises(InvalidInput, match=r"the directory .*/no does not exist: create it"):
+            small_cache(path=path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_default_capacity(tmp_path: Path) -> None:
+    for path in (None, tmp_path / "answers.db"):
+        with Cache(path=path, policy="lru", shadows=()) as cache:
+            assert cache.stats()["size_limit"] == 256_000_000
+    guide = Path(__file__).resolve().parents[2] / "docs" / "guides" / "library.md"
+    assert 'by default `"256MB"`' in guide.read_text("utf-8")

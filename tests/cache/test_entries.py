@@ -221,3 +221,19 @@ def test_check_finds_a_wrong_record() -> None:
     for wrong in changes:
         with pytest.raises(CorruptState):
             index.check({2: info._replace(**wrong)})
+
+
+def test_no_rate_is_extrapolated_from_less_than_a_day_or_ten_requests() -> None:
+    clock = Clock()
+    with small_cache(policy="gdsf-cost", clock=clock) as cache:
+        for k, requests in enumerate((1, 9, 12)):
+            for _ in range(requests):
+                cache.fetch(CHAT, request_of(k), Upstream()(k, 100))
+        for age, rates in ((85.0, [None] * 3), (86_399.0, [None] * 3), (2 * 86_400.0, [None, None, 6.0])):
+            clock.now = Clock.now + age
+            rows = cache.entries(sort="per_day", descending=False)["rows"]
+            assert [row["per_day"] for row in rows] == rates
+            assert (cache.entry(rows[-1]["key"]) or {})["per_day"] == rates[-1]
+            preview = cache.purge_preview()["rows"]
+            found = sorted((row["requests"], row["per_day"]) for row in preview)
+            assert found == [*zip((1, 9, 12), rates, strict=True)]

@@ -7,7 +7,6 @@ import pytest
 from knapcache import Cache, Reply
 from knapcache.keys import KeyedRequest
 from knapcache.model import Endpoint
-from knapcache.price.meter import Bill
 
 
 def keyed(cache: Cache, text: str) -> KeyedRequest:
@@ -70,10 +69,3 @@ def test_entries_are_read_without_counting_a_request() -> None:
         assert cache.stats()["requests"] == 1
         now[0] += 61.0
         assert cache.similar.entry(a) is None
-
-
-def test_the_cost_of_other_calls_is_counted_for_their_model() -> None:
-    with Cache("1MB", policy="lru", shadows=()) as cache:
-        cache.similar.add_spent("judge", "a", Bill(0.5, 1.0, 0.5, "price", 10))
-        stats = cache.stats()
-        assert (stats["requests"], stats["usd_spent"], stats["by_model"]["judge"]["usd_spent"]) == (0, 0.5, 0.5)

@@ -19,11 +19,12 @@ from tests.support.cluster_scenarios import (
     freeze_engine,
     send_bursts,
 )
+from tests.support.programs import find_module
 from tests.support.redis_servers import EngineServer, free_port
 from tests.support.running_proxy import RunningProxy
 from tests.support.timing import check_seconds, wait_until
 
-pytest.importorskip("redis", reason="the extra redis is not installed")
+find_module("redis", "the extra redis")
 
 
 class ProxiesOnOneEngine:

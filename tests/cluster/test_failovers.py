@@ -15,11 +15,12 @@ from tests.support.cluster_scenarios import (
     kill_primary_under_load,
     restart_proxies,
 )
+from tests.support.programs import find_module
 from tests.support.redis_servers import EngineCluster, EngineServer, SentinelGroup
 from tests.support.timing import check_seconds
 
 pytestmark = pytest.mark.long
-pytest.importorskip("redis", reason="the extra redis is not installed")
+find_module("redis", "the extra redis")
 
 
 @pytest.mark.parametrize("kind", ["sentinel", "cluster"])

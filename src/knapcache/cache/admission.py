@@ -16,8 +16,6 @@ must not invalidate a queued or newer write, so the caller proceeds in steps:
 
 An entry that the store has and the policy does not hold is a miss, and the next answer replaces it. A restart leaves
 none of these, because `open` feeds every entry of the store to the policy.
-
-Until the policy's kernels are compiled, their plain forms decide; they are replaced under the lock (`_use_kernels`).
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ import numpy as np
 
 from knapcache.cache import background_compile
 from knapcache.cache.apply_queue import ApplyQueue, StoreChange
-from knapcache.cache.entry_index import EntryIndex, EntryTable
+from knapcache.cache.entry_index import IMPORTED, EntryIndex, EntryTable
 from knapcache.cache.ids import IdTable, table_size
 from knapcache.cache.key_history import REJECTIONS, KeyHistory
 from knapcache.cache.ledger import Ledger
@@ -98,6 +96,7 @@ class AdmissionController:
             background_compile.start(self.policy_name, self.shadows.names, weakref.WeakMethod(self._use_kernels))
 
     def _use_kernels(self, compiled: bool = True) -> None:
+        """Use the policy's compiled kernels. Until they are compiled, their plain forms decide."""
         with self.deciding:
             self.policy.compiled = self.shadows.compiled = compiled
             # policy.arrive without its argument checks: ids come from our own table.
@@ -115,9 +114,8 @@ class AdmissionController:
         if keys:
             self.ids.load(keys)
         scanned = {info.key: info for info in self.store.scan()}
-        evict = [
-            key for key, info in scanned.items() if expired(info.expires, now) or info.size > self.store.max_entry_size
-        ]
+        limit = self.store.max_entry_size
+        evict = [key for key, info in scanned.items() if expired(info.expires, now) or info.size > limit]
         infos = dict(scanned)
         for key in evict:
             del infos[key]
@@ -206,14 +204,17 @@ class AdmissionController:
         self.drain()
 
     def settle(self, i: int, entry: Entry) -> bool:
-        """Decide about an answer that was paid for. Return whether it is admitted."""
+        """Decide about an answer that was paid for, here or before it was imported. Return whether it is admitted."""
         with self.deciding:
             if not self.ids.holds(i, entry.key):  # the id was recycled during the call
                 i = self._intern(entry.key)
                 self.policy.arrive(i)
             admitted = self._decide(i, entry)
             self.settled += 1
-            self.shadows.observe(i, entry.size, entry.cost)
+            imported = min(entry.meta.get(IMPORTED, 0), MAX_TOUCHES if admitted else 1)
+            for _ in range(imported - 1):
+                self._arrive(i)
+            self.shadows.observe(i, entry.size, entry.cost, imported)
         self.drain()
         return admitted
 

@@ -9,11 +9,12 @@ from typing import Any, ParamSpec, Self, TypeVar, overload
 
 from knapcache.cache.browse import EntryBrowser
 from knapcache.cache.coordinator import AdmissionOpener, Coordinator
-from knapcache.cache.engine import PendingFetch, RequestEngine, fetch_options
+from knapcache.cache.engine import RequestEngine, fetch_options
 from knapcache.cache.entries import page
 from knapcache.cache.functions import Functions
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.options import EncryptionKey, check_types, checked_counts, checked_shadows, checked_ttl, open_store
+from knapcache.cache.pending_fetch import PendingFetch
 from knapcache.cache.purging import purge_conditions
 from knapcache.cache.quotas import checked_quotas
 from knapcache.cache.serialize import Serializer
@@ -40,8 +41,8 @@ DEFAULT_SECRET = b"knapcache without a secret"
 class Cache:
     """A cache of answers that saves the most cost in the capacity it is given.
 
-    capacity    bytes for all entries, as in "256MB"; with a path for everything that the files take
-    path        a file, which survives the process, or a store's URL; None: memory
+    capacity    bytes for all entries, by default "256MB"; with a path for everything that the files take
+    path        a file in an existing directory, which survives the process, or a store's URL; None: memory
     store       a store instance, instead of path and capacity; it is closed with the cache
     policy      what decides (`knapcache policies`)
     cost        what to save: "usd", "seconds", or a blend such as "usd + 0.01*seconds"
@@ -93,14 +94,13 @@ class Cache:
         self._ledger = ledger = Ledger()
         self._clock, limits, ttl, wait = clock, checked_quotas(quotas or {}), checked_ttl(ttl), amount("wait", wait)
         opened = open_store(store, path, capacity, secret, clock, synchronous, encryption_key=encryption_key)
-
         opener = AdmissionOpener(policy, shadows, ledger, ids, limits, clock)
         self._coordinator = Coordinator(opened, opener, ledger, clock, report_hits)
         self._engine = RequestEngine(self._coordinator, meter, ledger, ttl, wait, clock)
         # No methods: a call in between costs a hit 0.1 µs.
         self.get_entry_nowait, self.get_remote = self._engine.get_entry_nowait, self._engine.get_remote
         self._functions = Functions(self._engine, self._keyer.keyer, serializer)
-        self.similar = SimilarEntries(self._coordinator, ledger)
+        self.similar = SimilarEntries(self._coordinator)
         self.browser = EntryBrowser(self._coordinator, clock, self._engine.reads)
 
     # Requests.
@@ -244,7 +244,12 @@ class Cache:
 
     def settle_answer(self, lookup: Lookup, reply: Reply) -> Answer:
         """Do the same for a lookup that has a key. Return the answer, with its cost and size."""
-        return self._engine.replies.settle_answer(lookup, reply)
+        return self._engine.replies.settle_answer(lookup, reply, blocking=True)
+
+    async def settle_answer_async(self, lookup: Lookup, reply: Reply) -> Answer:
+        """Do the same without blocking the event loop."""
+        await self._engine.replies.wait_for_store()
+        return self._engine.replies.settle_answer(lookup, reply, blocking=False)
 
     # Cached functions.
 

@@ -8,7 +8,8 @@ A store in memory belongs to its process. A shared store may be open in many pro
 An entry that the owner evicts is gone for all. A child process is a reader. A reader counts its hits by key, for a
 bounded number of keys, and reports them once a round; the owner's policy counts them like its own.
 
-For a shared store a thread runs a round of maintenance every TICK seconds. A reader tries to become the owner. An owner
+For a shared store a thread runs a round of maintenance every TICK seconds, and every ARRIVALS_TICK seconds while
+readers leave entries. A reader tries to become the owner. An owner
 that another process has replaced becomes a reader; that happens in a store of many machines (store/redis). Such a store
 reports answers that were handed over, and the owner settles them within ARRIVALS_TICK seconds. The owner collects what
 readers left; once in SWEEP_SECONDS it removes expired entries and writes a snapshot of the policy,
@@ -144,18 +145,24 @@ class Coordinator:
     def tick(self) -> float:
         """Do what is due. Return the seconds until the next call."""
         now = time.monotonic()
-        if now - self._maintained >= TICK:
+        if now - self._maintained >= self._tick:
             self.maintain(sweep=False)
         elif self.network is None:
-            return self._maintained + TICK - now
+            return self._maintained + self._tick - now
         elif isinstance(self.role, Owner):
             if self.network.has_arrivals:
                 self._guarded(self.role.take_arrivals)
         elif now - self._reader_ticked >= READER_TICK:
             self._guarded(self._reader_tick)
         if self.network is None:
-            return TICK
+            return self._tick
         return ARRIVALS_TICK if isinstance(self.role, Owner) else READER_TICK
+
+    @property
+    def _tick(self) -> float:
+        """Seconds between two rounds of maintenance: fewer while readers leave entries in a small spool."""
+        busy = self.network is None and isinstance(self.role, Owner) and self.role.has_collected
+        return ARRIVALS_TICK if busy else TICK
 
     def maintain(self, *, sweep: bool = True) -> None:
         """Run one round of maintenance. What a failing disk prevents is left to the next round."""

@@ -19,16 +19,17 @@ import os
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Self
+from typing import Any
 
 from knapcache.cache.async_reads import AsyncReads, read_blocking
 from knapcache.cache.coordinator import Coordinator
 from knapcache.cache.leader_tasks import LeaderTasks
 from knapcache.cache.ledger import Ledger
+from knapcache.cache.pending_fetch import PendingFetch
 from knapcache.cache.replies import FetchResult, ReplyProcessor, copy_meta, stored_result
 from knapcache.cache.shared_calls import SharedCalls
-from knapcache.cache.single_flight import CallResult, InFlightCall, Leading, SingleFlight
-from knapcache.cache.values import DEFAULT_OPTIONS, EMPTY, Answer, FetchOptions, Lookup, Reply, SimilarMatch
+from knapcache.cache.single_flight import CallResult, InFlightCall, SingleFlight
+from knapcache.cache.values import DEFAULT_OPTIONS, EMPTY, Answer, FetchOptions, Lookup, Reply
 from knapcache.errors import NotCached
 from knapcache.keys import Key
 from knapcache.keys.request import KeyedRequest, UnkeyedRequest
@@ -38,102 +39,6 @@ from knapcache.store.base import Clock, Entry, Lease, NotInMemory, Store
 from knapcache.threads import run_blocking
 
 NO_KEY = Key(b"", b"")
-
-
-class PendingFetch:
-    """A miss that the caller must fetch, and then complete or abandon. Waiters are held until then.
-
-    As a context manager it starts the clock, marks the code inside as part of the call, and abandons it on an
-    exception.
-    """
-
-    __slots__ = (
-        "_blocking", "_call", "_done", "_leading", "_lookup", "_replies", "_single_flight", "_started", "lease",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        replies: ReplyProcessor,
-        single_flight: SingleFlight[FetchResult],
-        lookup: Lookup,
-        call: InFlightCall | None,
-        *,
-        blocking: bool,
-    ) -> None:
-        self._replies, self._single_flight = replies, single_flight
-        self._lookup, self._call, self._blocking = lookup, call, blocking
-        self._started = lookup.started
-        self._done = False
-        self.lease: Lease | None = None
-        """The lease on the key, in a store that has leases."""
-
-    @property
-    def key(self) -> str:
-        """The key's digest in hex."""
-        return self._lookup.key
-
-    @property
-    def leads(self) -> bool:
-        """Whether others may be waiting. False: the caller fetches alone, and the answer is not stored."""
-        return self._call is not None
-
-    def leading(self) -> Leading:
-        """Mark the code that runs inside as part of this fetch: it never waits for its own key."""
-        return Leading(self._call)
-
-    def __enter__(self) -> Self:
-        self._leading = Leading(self._call)
-        self._leading.__enter__()
-        self._started = time.perf_counter()
-        return self
-
-    def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
-        if error is not None:
-            self.abandon(error)
-        self._leading.__exit__()
-
-    def complete(self, reply: Reply, seconds: float | None = None) -> Answer:
-        """Count what the reply cost, let the policy decide, and release the waiters. `seconds`: how long it took."""
-        if seconds is None:
-            seconds = time.perf_counter() - self._started
-        try:
-            result = self._replies.complete(
-                self._lookup, reply, seconds, store=self._call is not None, blocking=self._blocking, lease=self.lease
-            )
-        except BaseException as error:
-            self.abandon(error)
-            raise
-        self.lease = None
-        return self.reuse(result)
-
-    def reuse(self, result: FetchResult) -> Answer:
-        """Release the waiters with a result, and return it as the answer of this fetch."""
-        self.release(result)
-        return self._replies.finish(self._lookup, result, shared=False)
-
-    def reuse_similar(self, entry: Entry, match: SimilarMatch) -> Answer:
-        """Release the waiters with the answer of the entry of a similar question, and return it."""
-        if self.lease is not None:  # other machines look for a similar question themselves
-            self._replies.end(self.lease, blocking=self._blocking)
-            self.lease = None
-        return self.reuse(stored_result(entry)._replace(similar=match))
-
-    def release(self, result: FetchResult) -> None:
-        """Release the waiters with a result."""
-        self._done = True
-        if self._call is not None:
-            self._single_flight.complete(self._call, result)
-
-    def abandon(self, error: BaseException | None = None) -> None:
-        """Release the waiters without an answer. Does nothing after `complete`."""
-        if self._done:
-            return
-        self._done = True
-        self._replies.fail(self._lookup)
-        if self.lease is not None:
-            self._replies.end(self.lease, blocking=self._blocking)
-        if self._call is not None:
-            self._single_flight.fail(self._call, error)
 
 
 class RequestEngine:
@@ -241,7 +146,7 @@ class RequestEngine:
         if isinstance(found, Entry):
             if not self._matches(found, request, options):
                 return pending
-            if waited:
+            if waited and found.created >= lookup.arrived:
                 return pending.reuse(stored_result(found))
             pending.release(stored_result(found))
             return self._counted_hit(found, request, lookup)
@@ -328,7 +233,8 @@ class RequestEngine:
                 serial = -1
         else:
             serial = -1
-        return Lookup(digest.hex(), request=request, id=i, serial=serial, started=started, completed=completed)
+        at, key = self._clock(), digest.hex()
+        return Lookup(key, request=request, id=i, serial=serial, started=started, arrived=at, completed=completed)
 
     async def _from_store(
         self, lookup: Lookup, request: KeyedRequest, options: FetchOptions, *, blocking: bool

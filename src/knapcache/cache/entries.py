@@ -6,7 +6,7 @@
                  what the cache gives up first. The least dense entry alone would be a bad measure: usually it is new,
                  and was not requested again yet. It is no price of more capacity: while the cache is not full, more
                  capacity saves nothing, whatever its entries are worth
-    per day    = requests · 86,400 / age
+    per day    = requests · 86,400 / age, from a day and MIN_REQUESTS requests on: fewer say nothing about a day
 
 Requests are those that the policy has counted. The arithmetic is over columns; only the rows of a page become objects.
 """
@@ -28,6 +28,8 @@ from knapcache.store.base import Store
 
 MB = 10**6
 MAX_ROWS = 1000
+DAY, MIN_REQUESTS = 86_400.0, 10.0
+"""Age in seconds and requests of an entry from which on a rate is computed."""
 PREVIEW_ROWS = 5
 """Rows that the preview of a purge shows."""
 SORTS = ("value", "density", "size", "cost", "usd", "seconds", "requests", "per_day", "age", "expires_in")
@@ -57,12 +59,18 @@ def columns(table: EntryTable, now: float) -> dict[str, Column]:
         "usd": table.records["usd"],
         "seconds": table.records["seconds"],
         "requests": table.requests,
-        "per_day": table.requests * 86400.0 / np.maximum(age, 1.0),
+        "per_day": requests_per_day(table.requests, age),
         "value": value,
         "density": value / np.maximum(table.sizes, 1),
         "age": age,
         "expires_in": table.records["expires"] - now,
     }
+
+
+def requests_per_day(requests: Column, age: Column) -> Column:
+    """Return the requests per day of entries of these ages in seconds; NaN where they are too few or too new."""
+    known = (age >= DAY) & (requests >= MIN_REQUESTS)
+    return np.where(known, requests * DAY / np.maximum(age, DAY), np.nan)
 
 
 def rows_of(table: EntryTable, found: dict[str, Column], positions: list[int]) -> list[dict[str, Any]]:

@@ -38,6 +38,8 @@ RECORD = np.dtype(
         ("system", "u8"),  # 0: no system prompt, or not known
     ]
 )
+IMPORTED = "imported"
+"""Field of an imported entry's metadata: how many requests it starts with. Another cache has answered them."""
 MIN_NAMES = 1024
 """Names that are numbered before any are renumbered."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from knapcache.cache.values import Answer, Reply
 
 if TYPE_CHECKING:
-    from knapcache.cache.engine import PendingFetch
+    from knapcache.cache.pending_fetch import PendingFetch
 
 Call = Callable[[], Awaitable[Reply]]
 
@@ -45,5 +46,8 @@ class LeaderTasks:
 
 async def _complete(pending: PendingFetch, call: Call) -> Answer:
     with pending:
+        started = time.perf_counter()
         reply = await call()
-        return pending.complete(reply)
+        seconds = time.perf_counter() - started
+        await pending.wait_for_store()
+        return pending.complete(reply, seconds)

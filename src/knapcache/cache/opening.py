@@ -178,6 +178,15 @@ class TargetStore:
         return EngineLayout.of(self.size_limit).capacity
 
 
+def store_exists(place: StorePlace) -> bool:
+    """Return whether there is a store. StoreError if an engine does not answer."""
+    if not is_url(place):
+        return Path(place).exists()
+    from knapcache.store.redis.existing import stored_capacity
+
+    return stored_capacity(_address(place)) is not None
+
+
 def snapshot_capacity(store: Store) -> int | None:
     """Return the capacity of the policy in a store's snapshot, if there is one."""
     snapshot = read_snapshot(store.load_snapshot() or b"")

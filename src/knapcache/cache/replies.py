@@ -52,16 +52,20 @@ class ReplyProcessor:
         store: bool = True,
         blocking: bool = True,
         lease: Lease | None = None,
+        ended: float | None = None,
     ) -> FetchResult:
-        """Count what a reply cost, let the policy decide about it, and end the lease of its call."""
-        request = lookup.request
+        """Count what a reply cost, let the policy decide about it, and end the lease of its call.
+
+        ended: Unix time at which the call ended; None: now.
+        """
+        request, created = lookup.request, self._clock() if ended is None else ended
         assert request
         bill = self._bill(request, reply, seconds)
         model = reply.model or request.model
         entry, admitted = None, False
         try:
             if store and reply.cacheable:
-                entry = self._entry(request, reply, bill, model)
+                entry = self._entry(request, reply, bill, model, created)
             if entry is not None:
                 admitted = self._coordinator.role.settle(lookup.id, entry, blocking=blocking, lease=lease)
             elif lease is not None:
@@ -73,7 +77,7 @@ class ReplyProcessor:
             meta=reply.meta,
             model=model,
             bill=bill,
-            created=self._clock(),
+            created=created,
             size=entry.size if entry else 0,
             fresh=True,
             admitted=admitted,
@@ -108,14 +112,27 @@ class ReplyProcessor:
         """End the lease of a call that has no answer to store."""
         self._coordinator.role.end(lease, blocking=blocking)
 
+    def now(self) -> float:
+        """Return the Unix time."""
+        return self._clock()
+
+    @property
+    def store_busy(self) -> bool:
+        """Whether `wait_for_store` may wait."""
+        return self._coordinator.store.write_backlog_full
+
+    async def wait_for_store(self) -> None:
+        """Wait until the store can take an answer, at most some seconds."""
+        await self._coordinator.role.wait_for_store()
+
     def settle(self, lookup: Lookup, reply: Reply) -> bool:
         """Complete a lookup, whose miss is counted already. Return whether the answer is admitted."""
         return self.complete(lookup, reply, time.perf_counter() - lookup.started).admitted
 
-    def settle_answer(self, lookup: Lookup, reply: Reply) -> Answer:
+    def settle_answer(self, lookup: Lookup, reply: Reply, *, blocking: bool) -> Answer:
         """Complete a lookup, whose miss is counted already. Return the answer."""
         assert lookup.request is not None
-        result = self.complete(lookup, reply, time.perf_counter() - lookup.started)
+        result = self.complete(lookup, reply, time.perf_counter() - lookup.started, blocking=blocking)
         return self._answer(result, lookup.request, "miss")
 
     def _bill(self, request: KeyedRequest, reply: Reply, seconds: float) -> Bill:
@@ -134,9 +151,8 @@ class ReplyProcessor:
         model = reply.model or request.model
         return self._meter.bill(request.endpoint, model, reply.usage, seconds, service_tier=reply.tier)
 
-    def _entry(self, request: KeyedRequest, reply: Reply, bill: Bill, model: str) -> Entry | None:
+    def _entry(self, request: KeyedRequest, reply: Reply, bill: Bill, model: str, created: float) -> Entry | None:
         """Return the entry of a reply, or None if no store can hold it."""
-        now = self._clock()
         ttl = self._ttl if reply.ttl is None else reply.ttl
         stored: dict[str, Any] = {} if bill.usd is None else {"usd": bill.usd}
         if bill.tokens:
@@ -154,11 +170,12 @@ class ReplyProcessor:
             size=0,
             cost=bill.cost,
             seconds=bill.seconds,
-            created=now,
-            expires=None if ttl is None else now + ttl,
+            created=created,
+            expires=None if ttl is None else created + ttl,
             meta=stored,
             request=request.key.canonical,
-            payload=reply.payload,
+            # A copy: what orjson returns keeps its buffer, 8 kB for an answer of 900 bytes.
+            payload=bytes(memoryview(reply.payload)),
         )
         try:
             return entry._replace(size=self._coordinator.store.entry_size(entry))

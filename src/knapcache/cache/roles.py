@@ -12,19 +12,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from knapcache.cache import owner_questions
 from knapcache.cache.admission import BATCH_KEYS, AdmissionController
+from knapcache.cache.backpressure import WriteBackpressure
 from knapcache.cache.entries import read_entries
 from knapcache.cache.entry_index import EntryTable, entry_table
 from knapcache.cache.key_history import KeyRecord
 from knapcache.cache.ledger import Ledger
-from knapcache.cache.owner_questions import (
-    ask_purge,
-    ask_records,
-    ask_request,
-    ask_request_counts,
-    ask_settled,
-    reply_to,
-)
 from knapcache.cache.purging import PurgeConditions
 from knapcache.cache.snapshot import copy_state, pack, read_snapshot
 from knapcache.errors import NotOwner, StoreError
@@ -49,8 +43,11 @@ class Owner:
         self._ledger, self._clock = ledger, clock
         self._swept_at = clock()
         self._swept_settled = 0
+        self.has_collected = False
+        """Whether readers had left entries in the last round of maintenance."""
         self._snapshot_arrived = 0
         self._network = network_store(store)
+        self._backpressure = WriteBackpressure(store)
         self._pool = DeadlinePool("knapcache-settled", 1)
         weakref.finalize(self, self._pool.close)
         # The controller's own methods: a call in between would cost a hit a tenth of a microsecond each.
@@ -68,8 +65,15 @@ class Owner:
         self.admission.drain()
         return True
 
-    def settle(self, i: int, entry: Entry, *, blocking: bool, lease: Lease | None = None) -> bool:  # noqa: ARG002
+    async def wait_for_store(self) -> None:
+        """Wait until the store can take an answer, at most some seconds. Callers that do not block do it first."""
+        if self.store.write_backlog_full:
+            await self._backpressure.wait_async()
+
+    def settle(self, i: int, entry: Entry, *, blocking: bool, lease: Lease | None = None) -> bool:
         """Decide about an answer that was paid for. Return whether it is admitted."""
+        if blocking and self.store.write_backlog_full:
+            self._backpressure.wait()
         admitted = self.admission.settle(i, entry)
         if lease is not None:
             self._pool.submit(lambda: self._end_settled(lease, entry))
@@ -128,7 +132,9 @@ class Owner:
         # Hits first: otherwise a new answer would be compared with entries that look older than they are.
         if counts := self.store.take_counts():
             self._ledger.count("reported_hits", self.admission.touch(counts))
+        self.has_collected = False
         for entry in entries:
+            self.has_collected = True
             self._ledger.count("collected")
             i, serial = self.admission.arrive(entry.key)
             # It may have waited for long: expired, or older than what is stored.
@@ -136,11 +142,11 @@ class Owner:
                 continue
             stored = self.store.get(entry.key) if serial >= 0 else None
             if stored is None or stored.created < entry.created:
-                self.admission.settle(i, entry)
+                self.settle(i, entry, blocking=True)
 
     def _reply(self, network: NetworkStore) -> None:
         for number, question in network.take_questions():
-            network.reply(number, reply_to(self, question))
+            network.reply(number, owner_questions.reply_to(self, question))
 
     def _save_snapshot(self) -> None:
         admission = self.admission
@@ -255,6 +261,9 @@ class Reader:
     def forget_missing(self, key: bytes, i: int, serial: int) -> None:
         """Forget nothing: a reader has no policy."""
 
+    async def wait_for_store(self) -> None:
+        """Do nothing: answers wait for the owner in the spool."""
+
     def settle(self, i: int, entry: Entry, *, blocking: bool, lease: Lease | None = None) -> bool:  # noqa: ARG002
         """Hand an answer that was paid for over to the owner. Return whether it is on its way."""
         self._start_thread()
@@ -334,7 +343,7 @@ class Reader:
         """
         if self._network is not None:
             infos = list(self.store.scan())
-            counts = ask_request_counts(self._network, (info.key for info in infos))
+            counts = owner_questions.ask_request_counts(self._network, (info.key for info in infos))
             if counts is not None:
                 return entry_table(infos, counts)
         return read_entries(self.store, read_snapshot(self.store.load_snapshot() or b""))
@@ -346,22 +355,22 @@ class Reader:
 
     def records(self, key: bytes) -> tuple[list[KeyRecord], float]:
         """Return what the owner knows of a key, in a store where it can be asked."""
-        return ([], math.inf) if self._network is None else ask_records(self._network, key)
+        return ([], math.inf) if self._network is None else owner_questions.ask_records(self._network, key)
 
     def request(self, key: bytes) -> bytes | None:
         """Return the canonical request of an entry, or of an answer that the owner has settled lately."""
         found = stored_request(self.store, key)
-        return found if found is not None or self._network is None else ask_request(self._network, key)
+        return found if found is not None or self._network is None else owner_questions.ask_request(self._network, key)
 
     def settled(self) -> dict[bytes, tuple[float, bytes]]:
         """Return what the owner has admitted lately, in a store where it can be asked."""
-        return {} if self._network is None else ask_settled(self._network)
+        return {} if self._network is None else owner_questions.ask_settled(self._network)
 
     def purge(self, conditions: PurgeConditions) -> int:
         """Let the owner purge; NotOwner if it cannot be asked."""
         if self._network is None:
             raise NotOwner("only the owner of the store can purge, and that is another process")
-        return ask_purge(self._network, conditions)
+        return owner_questions.ask_purge(self._network, conditions)
 
     def stats(self) -> dict[str, Any]:
         """Return nothing: only the owner has a policy."""

@@ -12,8 +12,9 @@ every request: a batch would take half a second, and everything else would wait 
 
 Requests without a key, failed calls and answers that may not be stored cost every policy the same, and are left out.
 When an id is recycled, shadows forget its entry; statistics that they keep by id stay with the id. What expired or was
-purged is forgotten by all. When a cache is opened, its shadows start with its entries. So while nothing is evicted, a
-shadow of the same or more capacity pays exactly what the cache pays.
+purged is forgotten by all. When a cache is opened, its shadows start with its entries. Imported entries and their
+requests are shown to shadows, too, and none pays for them. So while nothing is evicted, a shadow of the same or more
+capacity pays exactly what the cache pays.
 """
 
 from __future__ import annotations
@@ -93,8 +94,11 @@ class Shadows:
         self._spent = dict.fromkeys(("none", *names), 0.0)
         self._ids, self._sizes, self._costs = array("q"), array("q"), array("d")
 
-    def observe(self, i: int, size: int, cost: float) -> None:
-        """Buffer a request for id i, whose answer has this size and cost."""
+    def observe(self, i: int, size: int, cost: float, imported: int = 0) -> None:
+        """Buffer a request for id i, whose answer has this size and cost; or run so many imported ones, unpaid."""
+        if imported:
+            self._run_unpaid([i] * imported, [size] * imported, [cost] * imported)
+            return
         self._ids.append(i)
         self._sizes.append(size)
         self._costs.append(cost)
@@ -109,12 +113,8 @@ class Shadows:
         """
         residents = np.flatnonzero(policy.rows["resident"][: len(records)])
         residents = residents[np.argsort(records["created"][residents], kind="stable")]
-        spent = self.spent()
-        self._ids.extend(residents.tolist())
-        self._sizes.extend(policy.rows["entry_size"][residents].tolist())
-        self._costs.extend(records["cost"][residents].tolist())
-        self._run_batch()
-        self._spent = spent
+        sizes = policy.rows["entry_size"][residents]
+        self._run_unpaid(residents.tolist(), sizes.tolist(), records["cost"][residents].tolist())
 
     def forget(self, i: int) -> None:
         """Forget the entry of id i: it was purged, or the id was recycled."""
@@ -130,6 +130,14 @@ class Shadows:
         self._run_batch()
         for policy in self._policies.values():
             policy.check()
+
+    def _run_unpaid(self, ids: list[int], sizes: list[int], costs: list[float]) -> None:
+        spent = self.spent()
+        self._ids.extend(ids)
+        self._sizes.extend(sizes)
+        self._costs.extend(costs)
+        self._run_batch()
+        self._spent = spent
 
     def _run_batch(self) -> None:
         batch = np.array(self._ids), np.array(self._sizes), np.array(self._costs)

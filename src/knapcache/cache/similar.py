@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from knapcache.cache.coordinator import Coordinator
-from knapcache.cache.ledger import Ledger
 from knapcache.errors import StoreError
-from knapcache.price.meter import Bill
 from knapcache.store.base import Entry
 
 
 class SimilarEntries:
     """Entries by key, and the counts of the policy, in the owner process or in a reader."""
 
-    def __init__(self, coordinator: Coordinator, ledger: Ledger) -> None:
-        self._coordinator, self._ledger = coordinator, ledger
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
 
     def entry(self, key: bytes) -> Entry | None:
         """Return an entry; None if there is none, if it has expired, or if the store cannot be read."""
@@ -32,7 +30,3 @@ class SimilarEntries:
     def inherit(self, key: bytes, other: bytes) -> None:
         """Let a request that is not stored start with the request count of another one, which means the same."""
         self._coordinator.role.inherit(key, other)
-
-    def add_spent(self, model: str, tenant: str, bill: Bill) -> None:
-        """Count the cost of a call that belongs to no request."""
-        self._ledger.add_spent(model, tenant, bill, admitted=False)

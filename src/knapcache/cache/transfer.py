@@ -11,13 +11,15 @@ canonical request has a digest under the old secret. They are imported, and neve
 
 An import goes through the policy of the target, as answers that were just paid for: its capacity holds. In a
 store that another process owns, entries are handed over to that process, which decides. An entry that is as new or
-newer in the target stays, so a second import of a file changes nothing.
+newer in the target stays, so a second import of a file changes nothing. The requests are in the metadata of the entry.
+The owner's policy counts them. They are neither hits nor savings of the target.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -27,6 +29,7 @@ import orjson
 
 from knapcache.cache.cache import DEFAULT_SECRET
 from knapcache.cache.coordinator import AdmissionOpener, Coordinator
+from knapcache.cache.entry_index import IMPORTED
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.transfer_checks import checked_meta, checked_model
 from knapcache.errors import InvalidInput, StoreError
@@ -42,8 +45,10 @@ MAX_LINE = 1 << 28
 """Bytes of a line. An answer of the proxy has 128 MB at most, unless `max_answer` is larger."""
 MAX_AHEAD = 86_400.0
 """Seconds by which the clock of the source may be ahead."""
-HANDOVER_SECONDS, PAUSE = 60.0, 0.1
+HANDOVER_SECONDS, PAUSE = 60.0, 0.02
 """How long an import waits for space where entries are handed over, and between two attempts."""
+DECISION_SECONDS, DECISION_PAUSE = 5.0, 0.25
+"""How long an import waits for the next entry that the owner of the store has stored, and between two looks at it."""
 NUMBERS = ("cost", "seconds", "created")
 
 
@@ -62,7 +67,7 @@ class ImportResult:
     """Counts of the entries of a file, by what the import did with them."""
 
     stored: int = 0
-    """Admitted, or handed over to the owner."""
+    """Admitted. Of those that were handed over to another process: in the cache, after `finish`."""
     present: int = 0
     expired: int = 0
     rejected: int = 0
@@ -161,6 +166,7 @@ class EntryImporter:
         self.result = ImportResult()
         self._keyer = Keyer(DEFAULT_SECRET if secret is None else secret)
         self._namespace, self._clock = namespace, clock
+        self._handed_over: dict[bytes, float] = {}  # when they were created, by key
         ledger = Ledger()
         opener = AdmissionOpener(policy, (), ledger, None, {}, clock)
         self._coordinator = Coordinator(store, opener, ledger, clock, report_hits=True)
@@ -190,16 +196,34 @@ class EntryImporter:
             admitted = entry.size <= store.max_entry_size
             if admitted:
                 self._hand_over(entry)
-        if admitted and (more := int(min(found.requests, MAX_REQUESTS)) - 1) > 0:
-            role.touch({entry.key: more})
-        result.stored += admitted
+                self._handed_over[entry.key] = entry.created
+        result.stored += admitted and entry.key not in self._handed_over
         result.rejected += not admitted
+
+    def finish(self) -> None:
+        """Wait until the owner has decided about what was handed over, and count what it has stored.
+
+        It has decided when none of them has appeared in the store for DECISION_SECONDS.
+        """
+        waiting, changed = self._handed_over, time.monotonic()
+        while waiting and time.monotonic() - changed < DECISION_SECONDS:
+            time.sleep(DECISION_PAUSE)
+            infos = self._coordinator.store.scan()
+            stored = [info.key for info in infos if waiting.get(info.key, math.inf) <= info.created]
+            for key in stored:
+                del waiting[key]
+            if stored:
+                self.result.stored += len(stored)
+                changed = time.monotonic()
+        self.result.rejected += len(waiting)
+        waiting.clear()
 
     def _keyed(self, found: TransferEntry) -> Entry:
         entry = found.entry
         tenant = self._namespace(entry.tenant, found.principal)
         request = entry.request if tenant == entry.tenant else with_namespace(entry.request, tenant)
-        entry = entry._replace(key=self._keyer.digested(request).digest, tenant=tenant, request=request)
+        meta = {**entry.meta, IMPORTED: max(1, round(min(found.requests, MAX_REQUESTS)))}
+        entry = entry._replace(key=self._keyer.digested(request).digest, tenant=tenant, request=request, meta=meta)
         return entry._replace(size=self._coordinator.store.entry_size(entry))
 
     def _hand_over(self, entry: Entry) -> None:

@@ -114,6 +114,8 @@ class Lookup(NamedTuple):
     """Serial of the entry that may be on disk; −1: there is none to read."""
     started: float = 0.0
     """Monotonic time."""
+    arrived: float = 0.0
+    """Unix time of the request."""
     completed: int = -1
     """Calls that single flight had completed when the lookup began."""
 

@@ -205,7 +205,11 @@ class Store(Protocol):
 
     @property
     def write_backlog_full(self) -> bool:
-        """Whether `apply` would refuse a put now because too many writes are queued."""
+        """Whether so much waits to be written that a put should wait. `apply` refuses puts when more is queued."""
+
+    @property
+    def writes_stalled(self) -> bool:
+        """Whether the store knows that it would be pointless to wait for `write_backlog_full` to end."""
 
     def apply(
         self, put: Entry | None = None, evict: Collection[bytes] = (), snapshot: bytes | None = None

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from knapcache.errors import InvalidInput, MissingExtra
+from knapcache.errors import InvalidInput, MissingExtra, install_command
 
 KEY_BYTES = 32
 KEY_ID_BYTES = 8
@@ -168,7 +168,7 @@ def _aes_gcm() -> Any:
     try:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     except ImportError:
-        raise MissingExtra("encryption needs cryptography: pip install 'knapcache[encryption]'") from None
+        raise MissingExtra(f"encryption needs cryptography: {install_command('encryption')}") from None
     return AESGCM
 
 

@@ -46,6 +46,7 @@ class MemoryStore:
     owner: Final = True
     max_counted_keys: Final = 0
     write_backlog_full: Final = False
+    writes_stalled: Final = False
 
     def __init__(self, size_limit: int, *, clock: Clock = wall_clock) -> None:
         if size_limit < MIN_SIZE_LIMIT:

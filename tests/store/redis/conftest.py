@@ -11,9 +11,10 @@ import pytest
 
 from knapcache.store.redis.store import RedisStore
 from knapcache.store.redis.urls import Address, parse
+from tests.support.programs import find_module, skip_without
 from tests.support.redis_servers import ENGINES, EngineCluster, EngineServer, SentinelGroup, find_engine
 
-pytest.importorskip("redis", reason="the extra redis is not installed")
+find_module("redis", "the extra redis")
 
 _numbers = itertools.count()
 PATIENCE = 5.0
@@ -53,7 +54,7 @@ def each_engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     """A fresh server of each program that is installed."""
     program = find_engine(request.param)
     if program is None:
-        pytest.skip(f"no {request.param}-server is installed")
+        skip_without(f"{request.param}-server", f"{request.param}-server")
     with EngineServer(tmp_path_factory.mktemp(request.param), program=program) as server:
         yield server
 

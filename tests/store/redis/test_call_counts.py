@@ -13,14 +13,25 @@ from knapcache.store.redis.call_counts import MAX_OPERATIONS
 from knapcache.store.redis.store import RedisStore
 from tests.store.redis.conftest import OpenStore
 from tests.support.redis_servers import EngineCluster, EngineServer, SentinelGroup
+from tests.support.timing import wait_until
 
 NOW = 1_780_000_000.0
 TEAM = (Scope("team", LimitValues(requests_per_minute=100, usd_per_day=9.0)),)
 CALL = CallAmounts(1, 0.25, 10.0)
 
 
+def is_attached(store: RedisStore) -> bool:
+    """Return whether the store has found its engine. On a busy machine that may take longer than its timeout."""
+    try:
+        store._member.attachment()
+    except StoreError:
+        return False
+    return True
+
+
 def exercise(first: RedisStore, second: RedisStore) -> None:
     one, two = (RedisCounts(store.call_counts, name, b"s") for store, name in ((first, "a"), (second, "b")))
+    wait_until(lambda: is_attached(first) and is_attached(second), "the engine")
     found = one.apply([Reserve(TEAM, CALL)] * (MAX_OPERATIONS + 5), NOW)
     refused = [result.refusal.limit for result in found if result.refusal is not None]
     assert refused == ["usd_per_day"] * (MAX_OPERATIONS + 5 - 36)

@@ -10,19 +10,19 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from redis.cluster import NodesManager
 
 from knapcache.errors import StoreError
 from knapcache.store.base import Entry
-from knapcache.store.redis.engine import EngineAway
 from knapcache.store.redis.ownership import LEASE_SECONDS
 from knapcache.store.redis.store import RedisStore
 from tests.store.redis.conftest import OpenStore
 from tests.support.certificates import make_certificate
 from tests.support.engine_cuts import cut_repeatedly
-from tests.support.owner_scenarios import kill_owners, replace_owners, wake_stopped_owners
+from tests.support.owner_scenarios import check_when_it_answers, kill_owners, replace_owners, wake_stopped_owners
 from tests.support.redis_servers import EngineCluster, EngineServer, SentinelGroup
 from tests.support.stores import entry_of, is_right, key_of
-from tests.support.timing import Deadline, check_seconds, wait_until
+from tests.support.timing import check_seconds, wait_until, within
 
 
 class Load:
@@ -81,21 +81,7 @@ def survive(owner: RedisStore, reader: RedisStore, primary: EngineServer) -> Non
     finally:
         load.stop()
     assert owner.owner
-    check_books(owner)
-
-
-def check_books(store: RedisStore) -> None:
-    """Check the books as soon as the engine answers: on a busy machine, Sentinel may take a primary for dead again."""
-    deadline = Deadline("an answer of the engine")
-    while True:
-        try:
-            store.flush()
-            store.check()
-        except EngineAway:
-            deadline.check()
-            time.sleep(0.1)
-        else:
-            return
+    check_when_it_answers(owner)
 
 
 def test_sentinel_promotes_a_replica(tmp_path: Path, open_store: OpenStore) -> None:
@@ -109,6 +95,35 @@ def test_a_cluster_promotes_a_replica(tmp_path: Path, open_store: OpenStore) -> 
     with closing(EngineCluster(tmp_path, replicas=1)) as cluster:
         owner = open_store(cluster.url, query="near=0&shards=12")
         survive(owner, open_store(cluster.url, query="near=100kB"), cluster.servers[1])
+
+
+def test_each_frozen_node_of_a_cluster_delays_one_read(
+    cluster: EngineCluster, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asking = []
+    initialize = NodesManager.initialize
+
+    def note_thread(self: NodesManager, *args: object, **options: object) -> None:
+        asking.append(threading.current_thread())
+        initialize(self, *args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(NodesManager, "initialize", note_thread)
+    store = open_store(cluster.url, query="near=0&shards=16&timeout=0.1")
+    keys = [key_of(k) for k in range(64)]
+    store.apply(entry_of(store, 0)).result(60)
+    asking.clear()
+    for server in cluster.servers:
+        server.signal(signal.SIGSTOP)
+    try:
+        with within(2.0, "a read of every shard: one timeout for each node"):
+            for key in keys:
+                assert store.get(key) is None
+        wait_until(lambda: bool(asking))
+        assert threading.current_thread() not in asking, "a read has waited for the topology of the cluster"
+    finally:
+        for server in cluster.servers:
+            server.signal(signal.SIGCONT)
+    wait_until(lambda: store.get(keys[0]) is not None)
 
 
 @pytest.mark.long
@@ -192,7 +207,7 @@ def test_slots_move_under_load(tmp_path: Path, open_store: OpenStore) -> None:
             wait_until(lambda: all(load.reader.get(key_of(number)) is not None for number in range(0, 200, 20)))
         finally:
             load.stop()
-        check_books(owner)
+        check_when_it_answers(owner)
 
 
 def test_owners_that_are_stopped_and_wake_up_are_fenced(engine: EngineServer) -> None:
@@ -230,7 +245,7 @@ def test_changes_that_were_not_replicated_are_lost_as_a_whole(tmp_path: Path, op
         group.primary.kill()
         group.replica.signal(signal.SIGCONT)
         wait_until(lambda: store.apply(entry_of(store, "after", 100)).exception(60) is None)
-        check_books(store)
+        check_when_it_answers(store)
         for info in store.scan():
             assert store.get(info.key) is not None
         assert sum(limit for *_, limit in store._member.attachment().reader.books()) <= store.capacity

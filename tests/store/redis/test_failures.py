@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from knapcache.errors import InvalidInput, NotOwner, StoreError
+from knapcache.store.redis.engine_state import EngineState
+from knapcache.store.redis.ownership import LEASE_SECONDS
 from knapcache.store.redis.store import RedisStore
 from tests.store.redis.conftest import OpenStore
 from tests.support.redis_servers import EngineServer, free_port
@@ -201,9 +203,17 @@ def test_a_full_engine_refuses_puts_and_makes_evictions(server: EngineServer, op
     with server.client() as client:
         client.config_set("maxmemory", 1)
         assert isinstance(store.apply(entry_of(store, 2)).exception(60), StoreError)
+        wait_until(lambda: store.engine_state().state == "read-only")
+        assert "out of memory" in store.engine_state().reason
+        assert (store.counters()["read_only_nodes"], store.counters()["breakers_open"]) == (1, 0)
+        lease = store._member.attachment().lease
+        assert lease.renew(), "the owner cannot renew its lease"
+        assert 0 < client.pttl(store._member.attachment().names.owner) <= LEASE_SECONDS * 1000
+        assert store.get(key) is not None
         store.apply(evict=[key]).result(60)
         assert store.get(key) is None
         client.config_set("maxmemory", 0)
+    wait_until(lambda: store.engine_state() == EngineState())
     assert store.get(put(store, 2)) is not None
     store.check()
 
@@ -214,6 +224,48 @@ def test_another_secret_or_encryption_is_refused(engine: EngineServer, open_stor
         open_store(engine.url, secret=b"two")
     with pytest.raises(StoreError, match="is not encrypted: it takes no key"):
         open_store(engine.url, secret=b"one", encryption_keys=[b"k" * 32])
+
+
+def test_another_secret_is_refused_by_an_engine_that_lost_its_data(server: EngineServer, open_store: OpenStore) -> None:
+    owner, reader = open_store(server.url, secret=b"one"), open_store(server.url, secret=b"one", own=False)
+    put(owner, 1)
+    meta = owner.address.prefix.join(("{", ":o}:meta"))
+    with server.client() as client:
+        for restart in (False, True):
+            if restart:
+                server.kill()
+                server.start()
+            else:
+                client.flushall()
+            wait_until(lambda: client.hget(meta, "secret") == owner._sealer.secret_mark.hex().encode())
+            with pytest.raises(StoreError, match="was written with another secret"):
+                open_store(server.url, secret=b"two")
+        owner.close()
+        reader.own()
+        mark = client.hget(meta, "secret")
+        client.delete(meta)  # and a process with another secret is faster than those that run
+        client.hset(meta, mapping={"format": 1, "shards": 1, "secret": "ab" * 16, "encrypted": 0, "since": 10**17})
+        wait_until(lambda: client.hget(meta, "secret") == mark)
+        wait_until(reader.own)
+        assert reader.get(put(reader, 2)) is not None
+        reader.check()
+
+
+def test_a_process_that_was_faster_with_another_secret_stops_using_the_store(
+    server: EngineServer, open_store: OpenStore
+) -> None:
+    first = open_store(server.url, secret=b"one")
+    meta = first.address.prefix.join(("{", ":o}:meta"))
+    with server.client() as client:
+        older = client.hgetall(meta)
+        client.delete(meta)
+        client.hset(meta, mapping=older | {b"secret": b"ab" * 16, b"since": b"1"})  # it was there before
+        wait_until(lambda: first.engine_state().state == "away")
+        assert "another secret" in first.engine_state().reason
+        assert (first.owner, first.get(key_of(1))) == (False, None)
+        client.delete(meta)
+    wait_until(first.own)
+    assert first.get(put(first, 1)) is not None
 
 
 def test_damaged_values_are_misses(engine: EngineServer, open_store: OpenStore) -> None:

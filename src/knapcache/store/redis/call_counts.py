@@ -54,6 +54,8 @@ class CallCounts:
             arguments = [part for _, parts in batch for part in parts]
             keys, head = [self._prefix + b"f"], [self._prefix, process, *slots, *minute, stale]
             found = self._attached().run(COUNT_CALLS, keys, *head, *arguments)
+            if len(found) != len(batch):
+                raise StoreError("the engine returned counters of another number of operations")
             results += [self._read(row, scopes, minute[0]) for row, (scopes, _) in zip(found, batch, strict=True)]
         return results
 
@@ -64,11 +66,13 @@ class CallCounts:
             self._attached().run(COUNT_IN_FLIGHT, [self._prefix + b"f"], self._prefix, process, *arguments)
 
     def _read(self, row: bytes, scopes: int, minute: int) -> tuple[int, int, list[list[float]]]:
-        refused, limit, *numbers = row.split()
         length = NUMBERS_BEFORE_SLOTS + 2 * minute
-        if len(numbers) != scopes * length:
+        try:
+            refused, limit, *values = map(float, row.split())
+        except ValueError:
+            raise StoreError("the engine returned counters of another form") from None
+        if len(values) != scopes * length or not (0 <= refused <= scopes and 0 <= limit <= 5):
             raise StoreError("the engine returned counters of another form")
-        values = [float(number) for number in numbers]
         return int(refused), int(limit), [values[k * length : (k + 1) * length] for k in range(scopes)]
 
     def _attached(self) -> Engine:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from knapcache.errors import NotOwner, StoreError
 from knapcache.store.redis.breakers import NodeBreakers
 from knapcache.store.redis.connect import connect, require_redis
+from knapcache.store.redis.reply_shapes import check_reply
 from knapcache.store.redis.scripts import SHA1
 from knapcache.store.redis.urls import Address
 
@@ -26,15 +29,17 @@ class EngineAway(StoreError):  # noqa: N818 - states, as in errors.py
 
 
 class Fenced(NotOwner):
-    """Another process has become the owner."""
+    """Another process has become the owner. `epoch`: that of the shard, if the engine gave one."""
+
+    epoch = 0
 
 
 class SlotMoving(EngineAway):
     """The slot of the keys is moving to another node, and some of them are there already. The command had no effect."""
 
 
-class EngineFull(StoreError):  # noqa: N818
-    """The engine is at its maxmemory. The command had no effect."""
+class WritesRefused(StoreError):  # noqa: N818
+    """The engine answers and refuses writes. The command had no effect."""
 
 
 class ShardClosed(StoreError):  # noqa: N818
@@ -50,10 +55,15 @@ def as_number(value: Any) -> int:
 
 
 class Engine:
-    """A client with one timeout. Threads share it."""
+    """A client with one timeout. Threads share it.
 
-    def __init__(self, address: Address, timeout: float, breakers: NodeBreakers) -> None:
+    refreshes   a command that fails in a cluster asks all nodes for the topology before it returns. False: only
+                `refresh` does, so that no request waits for that
+    """
+
+    def __init__(self, address: Address, timeout: float, breakers: NodeBreakers, *, refreshes: bool = True) -> None:
         self._redis = require_redis()
+        self._refreshes = refreshes
         self._address, self._timeout, self.breakers = address, timeout, breakers
         self._lock = threading.Lock()
         self._client: Any = None
@@ -82,12 +92,12 @@ class Engine:
         if not self.breakers.allows(WHOLE_ENGINE):
             raise EngineAway("the engine did not answer lately", sent=False)
         try:
-            return connect(self._address, self._timeout)
+            return connect(self._address, self._timeout, refreshes=self._refreshes)
         except self._redis.exceptions.AuthenticationError as error:
             raise StoreError(f"the engine refused the user or the password: {error}") from None
         except self._away as error:
             self.failures += 1
-            self.breakers.open(WHOLE_ENGINE, b"")
+            self.breakers.open(WHOLE_ENGINE, b"", str(error))
             raise EngineAway(f"the engine cannot be reached: {error}", sent=False) from None
 
     def node(self, key: bytes) -> str:
@@ -112,34 +122,47 @@ class Engine:
         client = self.client()
         errors = self._redis.exceptions
         try:
-            return client.execute_command(*arguments, **options)
+            return check_reply(arguments, client.execute_command(*arguments, **options))
+        except StoreError:
+            raise
         except errors.AuthenticationError as error:  # before ConnectionError, which it is
             raise StoreError(f"the engine refused the user or the password: {error}") from None
         except self._away as error:
             self.failures += 1
-            self.breakers.open(self.node(key) if node == WHOLE_ENGINE else node, key)
+            self.breakers.open(self.node(key) if node == WHOLE_ENGINE else node, key, str(error))
             raise EngineAway(f"the engine does not answer: {error}", sent=True) from None
         except errors.NoScriptError:
             raise
         except errors.ClusterError as error:  # redirected too often
             raise SlotMoving(f"the keys are moving to another node: {error}", sent=False) from None
-        except errors.OutOfMemoryError as error:
-            raise EngineFull(f"the engine is out of memory: {error}") from None
+        except errors.OutOfMemoryError:
+            raise self._writes_refused(node, key, "it is out of memory (maxmemory)") from None
         except errors.RedisError as error:
             text = str(error)
             if text.startswith("FENCED"):
-                raise Fenced("another process has become the owner of the store") from None
+                fenced, epoch = Fenced("another process has become the owner of the store"), text[7:25].split(" ")[0]
+                fenced.epoch = int(epoch) if epoch.isdecimal() else 0
+                raise fenced from None
             if text.startswith("CLOSED"):
                 self.failures += 1
                 raise ShardClosed(text) from None
-            raise StoreError(f"the engine refused a command: {error}") from None
+            if text.startswith(("MISCONF", "NOREPLICAS")):  # it cannot save, or has too few replicas
+                raise self._writes_refused(node, key, text.split(".")[0]) from None
+            # Some servers quote the arguments of a command, which hold requests and answers.
+            raise StoreError(f"the engine refused a command: {text.partition(', with args')[0]}") from None
+        except Exception as error:  # noqa: BLE001,RUF100 - the client parses whatever the server sends
+            raise StoreError(f"the engine sent a reply that cannot be read: {type(error).__name__}") from None
 
-    def run(self, script: str, keys: list[bytes], *arguments: Any) -> Any:
+    def _writes_refused(self, node: str, key: bytes, reason: str) -> WritesRefused:
+        self.breakers.refuse_writes(node, key, reason)
+        return WritesRefused(f"the engine takes no writes: {reason}")
+
+    def run(self, script: str, keys: list[bytes], *arguments: Any, probe: bool = False) -> Any:
         """Run a script. The engine has it after the first time."""
         try:
-            return self.command(keys[0], "EVALSHA", SHA1[script], len(keys), *keys, *arguments)
+            return self.command(keys[0], "EVALSHA", SHA1[script], len(keys), *keys, *arguments, probe=probe)
         except self._redis.exceptions.NoScriptError:
-            return self.command(keys[0], "EVAL", script, len(keys), *keys, *arguments)
+            return self.command(keys[0], "EVAL", script, len(keys), *keys, *arguments, probe=probe)
 
     def wait_for_replica(self, key: bytes, milliseconds: int) -> int:
         """Wait until a replica has the last write of this client's connection. Return the replicas that have it."""
@@ -154,15 +177,20 @@ class Engine:
         client, replies = self.client(), {}
         for node in client.get_primaries():
             try:
-                replies[node.name] = client.execute_command(*arguments, target_nodes=node)
+                replies[node.name] = check_reply(arguments, client.execute_command(*arguments, target_nodes=node))
             except self._away:  # its breaker opens with the first command for one of its keys
                 self.failures += 1
+            except Exception as error:  # noqa: BLE001,RUF100 - as in `command`
+                raise StoreError(f"the engine sent a reply that cannot be read: {type(error).__name__}") from None
         if not replies:
             raise EngineAway("no primary of the cluster answers", sent=True)
         return replies
 
-    def probe(self, node: str, key: bytes) -> bool:
-        """Send a command to a node whose breaker is open, and close the breaker if it answers."""
+    def probe(self, node: str, key: bytes, before_use: Callable[[], None] = lambda: None) -> bool:
+        """Send a command to a node whose breaker is open, and close the breaker if it answers.
+
+        before_use: called before that. While it raises StoreError, the breaker stays open.
+        """
         if self._client is None:  # a cluster that was never reached
             self.breakers.close(node)
             try:
@@ -175,8 +203,24 @@ class Engine:
         except StoreError as error:
             if isinstance(error, EngineAway):
                 return False
+        before_use()
         self.breakers.close(node)
         return True
+
+    def probe_write(self, node: str, key: bytes) -> None:
+        """Write to a node that refused writes, and note it if the node takes them again."""
+        probe = key[: key.find(b"}") + 1] + b":w"
+        try:
+            self.command(probe, "SET", probe, b"", "PX", 1000)
+        except WritesRefused:
+            return
+        self.breakers.accept_writes(node)
+
+    def refresh(self) -> None:
+        """Ask the nodes of a cluster for its topology: other nodes may have the slots of those that are away."""
+        if self.is_cluster and self._client is not None and not self._refreshes:
+            with contextlib.suppress(*self._away):
+                self._client.refresh()
 
     def close(self) -> None:
         client, self._client = self._client, None

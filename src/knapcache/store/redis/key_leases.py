@@ -158,7 +158,13 @@ class KeyLeases:
         with self._lock:
             due = [lease for lease in self._held if lease.is_due]
         for lease in due:
-            if not lease.renew():
+            try:
+                renewed = lease.renew()
+            except EngineAway:
+                raise
+            except StoreError:  # another program has written to its key
+                renewed = False
+            if not renewed:
                 self.remove(lease)
 
     def _end_late(self) -> None:

@@ -11,10 +11,11 @@ A shard is a set of keys with one hash tag, so that scripts can change them toge
     T:f:NAME   string   token of the process that calls the upstream for this key; one byte more if others wait
                         (key_leases.py)
     T:b        hash     used, count, nused, limit, nroom, epoch
+    T:w, O:w   string   written to see whether the engine takes writes again; for a second
 
 and with `O` as `{PREFIX:o}`:
 
-    O:meta              hash     format, number of shards, mark of the secret
+    O:meta              hash     format, number of shards, mark of the secret, time of creation
     O:owner, O:epoch    strings  token of the owner, with a lease; epoch of the last owner
     O:snap, O:snap.G.I  hash, strings   generation, chunks and seal of the snapshot; its chunks of at most 1 MB
     O:c, O:cb           list, string    hit counts for the owner; their bytes
@@ -22,7 +23,8 @@ and with `O` as `{PREFIX:o}`:
     O:gone              channel  names of removed entries, 32 bytes each
     O:new               channel  shards with entries to collect; "q" for a question
     O:d:KIND, O:d:KIND:NAME   zset, strings   documents of the processes for each other (documents.py)
-    O:l:KIND, O:l:KIND.i, O:l   stream, hash, string   bounded logs of records, and their epoch (record_logs.py)
+    O:l:KIND, O:l       stream, string    bounded logs of records, and their epoch (record_logs.py)
+    O:l:KIND.i, .s, .c  hash, zset, hash  their names and scopes
     O:u:…               strings, hashes   calls to upstreams that count towards limits (call_counts.py)
 
 NAME is the key of the entry; with encryption another digest (encryption.py). The shard follows from the key.

@@ -8,19 +8,22 @@ closed
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
 from knapcache.errors import InvalidInput, NotOwner, StoreError
 from knapcache.store.redis.breakers import NodeBreakers
-from knapcache.store.redis.engine import WRITE_TIMEOUTS, Engine, EngineAway
+from knapcache.store.redis.engine import WRITE_TIMEOUTS, Engine, EngineAway, Fenced, WritesRefused
+from knapcache.store.redis.engine_state import EngineWatch
 from knapcache.store.redis.key_leases import KeyLeases
-from knapcache.store.redis.layout import EngineLayout
+from knapcache.store.redis.layout import EngineLayout, KeyNames
 from knapcache.store.redis.nursery import Nursery
-from knapcache.store.redis.ownership import OwnerLease, UpkeepThread, probe_nodes, release_quietly
-from knapcache.store.redis.preparation import prepare
+from knapcache.store.redis.ownership import OwnerLease, UpkeepThread, probe_nodes, probe_writes, release_quietly
+from knapcache.store.redis.preparation import StoreIdentity, describe, prepare
 from knapcache.store.redis.reading import EntryReader
 from knapcache.store.redis.shard_table import ShardTable
 from knapcache.store.redis.urls import Address
@@ -29,13 +32,18 @@ from knapcache.store.sqlite.rows import Sealer
 
 log = logging.getLogger("knapcache.store")
 
+WRITE_PROBE_SECONDS = 1.0
+CHECK_SECONDS = 1.0
+"""How often a process looks whether the store in the engine is still its own."""
+
 
 class Attachment:
     """The objects that need an engine that has answered: the names of the keys, and the objects that use them."""
 
     def __init__(self, member: Membership) -> None:
         engine, sealer = member.engine, member.sealer
-        self.names = prepare(engine, member.address, member.layout, sealer)
+        self.identity = prepare(engine, member.address, member.layout, sealer, member.identity)
+        self.names = KeyNames(member.address.prefix, self.identity.shards)
         self.reader = EntryReader(engine, self.names, sealer, member.names_of, member.counters)
         self.nursery = Nursery(engine, self.names, sealer)
         self.lease = OwnerLease(engine, self.names)
@@ -55,14 +63,18 @@ class Membership:
         """Connect. Raise what makes the engine or the store in it unusable; one that does not answer is tried again."""
         self.address, self.layout, self.sealer = address, layout, sealer
         self.names_of, self.counters = names_of, counters
-        self.breakers = NodeBreakers()
-        self.engine = Engine(address, address.timeout, self.breakers)
+        self.breakers, self.watch = NodeBreakers(), EngineWatch()
+        self._next_write_probe = 0.0
+        self.engine = Engine(address, address.timeout, self.breakers, refreshes=False)
         self._writing_engine = Engine(address, address.timeout * WRITE_TIMEOUTS, self.breakers)
         self.key_leases = KeyLeases(self.engine)
         self.writer: EngineWriter | None = None
         """The writer while this process is the owner."""
         self.closed = False
         self._attachment: Attachment | None = None
+        self.identity: StoreIdentity | None = None
+        """The store that this process has used; None: none yet."""
+        self._next_check = 0.0
         self._unusable: InvalidInput | StoreError | None = None
         self._changing = threading.Lock()
         self._attach()
@@ -118,21 +130,55 @@ class Membership:
 
     def _attach(self) -> None:
         """Prepare the store in the engine, if that has not been done and the engine answers."""
-        if self._attachment is None and self._unusable is None and not self.closed:
+        if self._attachment is None and not self.closed:
             try:
-                self._attachment = Attachment(self)
+                self._attachment, self._unusable = Attachment(self), None
+                self.identity = self._attachment.identity
             except EngineAway:
                 return
             except (InvalidInput, StoreError) as error:
                 self._unusable = error
+
+    def _verify(self, *, probe: bool = False) -> None:
+        """Raise StoreError if the engine has another store than this process uses. Restore a lost description."""
+        if self.identity is not None and self._attachment is not None:
+            found = describe(self.engine, self.address, self.layout, self.sealer, self.identity, probe=probe)
+            if found.shards != self._attachment.names.shards:
+                raise StoreError("the store in the engine was replaced by one with another number of shards")
+
+    def _verify_before_use(self) -> None:
+        """Verify the store of an engine that answers again. Another node than that of the description may be away."""
+        with contextlib.suppress(EngineAway):
+            self._verify(probe=True)
+
+    def _detach(self, error: StoreError) -> None:
+        """Stop using the store in the engine: it is another one. `_attach` tries again."""
+        with self._changing:
+            attachment, writer = self._attachment, self.writer
+        if attachment is not None:
+            release_quietly(attachment.lease)
+        if writer is not None:
+            self._on_fenced(writer)
+            writer.fence()
+        with self._changing:
+            self._attachment, self._unusable = None, error
+        log.error("the store cannot be used: %s", error)
 
     def _become_owner(self, attachment: Attachment) -> None:
         try:
             epoch = attachment.lease.acquire()
             if epoch is None:
                 return
-            table = ShardTable(self._writing_engine, attachment.names, self.layout, epoch)
-            table.open()
+            for _ in range(attachment.names.shards + 1):
+                table = ShardTable(self._writing_engine, attachment.names, self.layout, epoch, self._verify)
+                try:
+                    table.open()
+                    break
+                except Fenced as fenced:  # a shard has a higher epoch, and no other process has the lease
+                    if (epoch := attachment.lease.acquire(fenced.epoch)) is None:
+                        return
+            else:
+                raise StoreError("the epochs of the shards change all the time")
         except StoreError:  # away, or replaced already: the next call tries again
             release_quietly(attachment.lease)
             return
@@ -155,17 +201,46 @@ class Membership:
     def _tick(self) -> None:
         """Probe nodes that are away, attach, renew leases. What fails is left to the next round."""
         try:
-            probe_nodes(self.engine)
-            unusable = self._unusable
-            self._attach()
-            if self._unusable is not unusable:
-                log.error("the store cannot be used: %s", self._unusable)
+            self._check_store()
+            self._watch_state()
             writer = self.writer
             if writer is not None and self._attachment is not None and self._attachment.lease.is_due():
                 self._renew(writer, self._attachment.lease)
             self.key_leases.renew_due()
         except StoreError:
             return
+
+    def _check_store(self) -> None:
+        """Probe nodes that are away, and verify the store in the engine, or attach to it, every second."""
+        try:
+            probe_nodes(self.engine, self._verify_before_use)
+            if self._attachment is not None and time.monotonic() < self._next_check:
+                return
+            if self._unusable is None or time.monotonic() >= self._next_check:
+                self._next_check = time.monotonic() + CHECK_SECONDS
+                self._verify()
+                unusable = self._unusable
+                self._attach()
+                if self._unusable is not None and str(self._unusable) != str(unusable):
+                    log.error("the store cannot be used: %s", self._unusable)
+        except (EngineAway, WritesRefused):
+            return
+        except StoreError as error:
+            if self._attachment is not None:
+                self._detach(error)
+
+    def _watch_state(self) -> None:
+        """Write to nodes that refused writes, and note the state of the engine."""
+        if time.monotonic() >= self._next_write_probe:
+            self._next_write_probe = time.monotonic() + WRITE_PROBE_SECONDS
+            with contextlib.suppress(StoreError):
+                probe_writes(self.engine)
+        breakers = self.breakers
+        away = breakers.away_reason if breakers.probes() else None
+        self.watch.update(
+            str(self._unusable) if self._unusable is not None else away,
+            breakers.read_only_reason if breakers.read_only() else None,
+        )
 
     def _renew(self, writer: EngineWriter, lease: OwnerLease) -> None:
         if not lease.renew():

@@ -35,10 +35,10 @@ class OwnerLease:
         """The epoch while this is the owner."""
         self._renewed = 0.0
 
-    def acquire(self) -> int | None:
-        """Return a new epoch, or None while another process is the owner."""
+    def acquire(self, above: int = 0) -> int | None:
+        """Return a new epoch that exceeds `above`, or None while another process is the owner."""
         keys = [self._names.owner, self._names.epoch]
-        found = self._engine.run(scripts.ACQUIRE, keys, self._token, int(LEASE_SECONDS * 1000))
+        found = self._engine.run(scripts.ACQUIRE, keys, self._token, int(LEASE_SECONDS * 1000), above)
         self.epoch, self._renewed = None if found is None else as_number(found), time.monotonic()
         return self.epoch
 
@@ -84,10 +84,17 @@ class UpkeepThread:
             self._thread.join()
 
 
-def probe_nodes(engine: Engine) -> None:
-    """Try the nodes whose breakers are open."""
-    for node, key in engine.breakers.probes().items():
-        engine.probe(node, key)
+def probe_nodes(engine: Engine, before_use: Callable[[], None]) -> None:
+    """Try the nodes whose breakers are open, and ask a cluster for its topology if one does not answer."""
+    found = [engine.probe(node, key, before_use) for node, key in engine.breakers.probes().items()]
+    if not all(found):
+        engine.refresh()
+
+
+def probe_writes(engine: Engine) -> None:
+    """Write to the nodes that refused writes."""
+    for node, key in engine.breakers.read_only().items():
+        engine.probe_write(node, key)
 
 
 def release_quietly(lease: OwnerLease) -> None:

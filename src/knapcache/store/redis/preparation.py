@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from typing import NamedTuple
 
 from knapcache.errors import InvalidInput, StoreError
 from knapcache.store.redis import scripts
-from knapcache.store.redis.engine import Engine
-from knapcache.store.redis.layout import EngineLayout, KeyNames, owner_tag
+from knapcache.store.redis.engine import Engine, as_number
+from knapcache.store.redis.layout import EngineLayout, owner_tag
 from knapcache.store.redis.urls import Address
 from knapcache.store.sqlite.rows import Sealer
 
@@ -18,28 +19,60 @@ MEMORY_FACTOR = 1.3
 """The engine's maxmemory, in size limits: below it, fragmentation and replication buffers may leave too little."""
 
 
-def prepare(engine: Engine, address: Address, layout: EngineLayout, sealer: Sealer) -> KeyNames:
-    """Check the engine, describe the store in it if it is new, and return the names of its keys.
+class StoreIdentity(NamedTuple):
+    """What tells a store from another one under the same prefix."""
+
+    shards: int
+    since: str
+    """When it was created, by the clock of the engine."""
+
+
+def prepare(
+    engine: Engine, address: Address, layout: EngineLayout, sealer: Sealer, known: StoreIdentity | None
+) -> StoreIdentity:
+    """Check the engine, and describe the store in it if it is new. known: the store that this process has used.
 
     InvalidInput for an engine that evicts; StoreError for a store of another format, secret or encryption.
     """
     require_no_eviction(engine, layout)
+    return describe(engine, address, layout, sealer, known)
+
+
+def describe(
+    engine: Engine,
+    address: Address,
+    layout: EngineLayout,
+    sealer: Sealer,
+    known: StoreIdentity | None,
+    *,
+    probe: bool = False,
+) -> StoreIdentity:
+    """Return the identity of the store in the engine; StoreError for one of another format, secret or encryption.
+
+    An engine that lost its data has no description. Then this process writes the one that it knows again. If a process
+    with another secret was faster, the older store wins: `since` decides, so all processes reach the same result.
+    """
     encrypted = 0 if sealer.encryption is None else 1
-    shards_of_new = address.shards or layout.shards(cluster=address.kind == "cluster")
-    wanted = [FORMAT, shards_of_new, sealer.secret_mark.hex(), encrypted]
-    found = engine.run(scripts.DESCRIBE, [owner_tag(address.prefix) + b":meta"], *wanted)
-    version, shards, secret, was_encrypted = (str(value or b"", "ascii", "replace") for value in found)
+    new = StoreIdentity(address.shards or layout.shards(cluster=address.kind == "cluster"), "")
+    wanted = [FORMAT, (known or new).shards, sealer.secret_mark.hex(), encrypted, (known or new).since]
+    found = engine.run(scripts.DESCRIBE, [meta_key(address)], *wanted, probe=probe)
+    version, shards, secret, was_encrypted, since = (str(value or b"", "ascii", "replace") for value in found)
     place = f"the store with prefix {address.prefix!r}"
     if version != str(FORMAT):
         raise StoreError(f"{place} has format {version}; this version of knapcache reads format {FORMAT}")
     if secret != wanted[2]:
         raise StoreError(f"{place} was written with another secret; all processes must use the same secret")
     if was_encrypted != str(encrypted):
-        known = "encrypted: it needs encryption_key" if was_encrypted == "1" else "not encrypted: it takes no key"
-        raise StoreError(f"{place} is {known}")
+        form = "encrypted: it needs encryption_key" if was_encrypted == "1" else "not encrypted: it takes no key"
+        raise StoreError(f"{place} is {form}")
     if not shards.isdigit() or not int(shards):
         raise StoreError(f"{place} is damaged: it has {shards!r} shards")
-    return KeyNames(address.prefix, int(shards))
+    return StoreIdentity(int(shards), since)
+
+
+def meta_key(address: Address) -> bytes:
+    """Return the key of the description."""
+    return owner_tag(address.prefix) + b":meta"
 
 
 def require_no_eviction(engine: Engine, layout: EngineLayout) -> None:
@@ -51,7 +84,7 @@ def require_no_eviction(engine: Engine, layout: EngineLayout) -> None:
             raise InvalidInput(
                 f"maxmemory-policy of the engine must be noeviction, not {policy}: knapcache decides what to evict"
             )
-        limits.append(int(info.get("maxmemory", 0)))
+        limits.append(as_number(info.get("maxmemory", 0)))
     if all(limits) and sum(limits) < MEMORY_FACTOR * layout.size_limit:
         log.warning(
             "maxmemory of the engine is %d bytes; a cache of %d bytes needs at least %.1f times as much",

@@ -1,18 +1,21 @@
 """Logs of records that all processes of a store append to and read in the same order. Bounded, not in the capacity.
 
-    O:l:KIND     stream   records, the oldest first: n (name, may be empty) and r (content)
+    O:l:KIND     stream   records, the oldest first: n (name, may be empty), r (content) and s (scope, if it has one)
     O:l:KIND.i   hash     NAME → id in the stream, for records with a name
+    O:l:KIND.s   zset     SCOPE:PLACE:ID of the records with a scope; all with the score 0, so in the order of the text
+    O:l:KIND.c   hash     SCOPE → number of its records
     O:l          string   epoch: identity of the logs. Another one: the engine lost them
 
-A record replaces an older one with the same name. The caller seals the contents (`sealer`). All keys have one hash tag,
-so a log is on one node of a cluster.
+A record replaces an older one with the same name. Beyond the limit, records without a scope are removed first, then the
+oldest one of the scope that has the most. So no scope displaces another's records within its share. The caller seals
+the contents (`sealer`). All keys have one hash tag, so a log is on one node of a cluster.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from knapcache.store.redis.engine import Engine
 from knapcache.store.redis.layout import owner_tag
@@ -24,6 +27,17 @@ MAX_APPENDED = 500
 NO_RECORD = b""
 
 
+class LogChange(NamedTuple):
+    """A record to append."""
+
+    name: bytes
+    """Empty: the record replaces none."""
+    record: bytes
+    """Its content; empty: the record with this name is only removed."""
+    scope: bytes = b""
+    """ASCII, without a colon. Empty: it has none."""
+
+
 class RecordLogs:
     """The logs of a store. Every method may raise StoreError: the engine does not answer, or refuses."""
 
@@ -32,15 +46,12 @@ class RecordLogs:
         self.sealer = member.sealer
         self._epoch = owner_tag(member.address.prefix) + b":l"
 
-    def append(self, kind: str, records: Sequence[tuple[bytes, bytes]], limit: int) -> None:
-        """Append names and contents. At most `limit` records of a kind are kept.
-
-        An empty name: the record replaces none. An empty content: the record with this name is only removed.
-        """
+    def append(self, kind: str, changes: Sequence[LogChange], limit: int) -> None:
+        """Append records. At most `limit` records of a kind are kept."""
         stream = self._stream(kind)
-        for begin in range(0, len(records), MAX_APPENDED):
-            arguments = [part for record in records[begin : begin + MAX_APPENDED] for part in record]
-            keys = [stream, stream + b".i", self._epoch]
+        for begin in range(0, len(changes), MAX_APPENDED):
+            arguments = [part for change in changes[begin : begin + MAX_APPENDED] for part in change]
+            keys = [stream, stream + b".i", self._epoch, stream + b".s", stream + b".c"]
             self._attached().run(APPEND, keys, os.urandom(8).hex(), limit, *arguments)
 
     def epoch(self) -> str:

@@ -14,11 +14,40 @@ import hashlib
 from knapcache.store.redis.call_scripts import COUNT_CALLS, COUNT_IN_FLIGHT
 from knapcache.store.redis.records import SIZE_OFFSET
 
-_BOOKS = f"""
+MAX_LEASE_SECONDS = 10
+"""No lease of ours lasts longer without being renewed."""
+MAX_AHEAD_SECONDS = 86_400
+"""How far an epoch may be ahead of the engine's clock, which may have been set back."""
+
+_EPOCH = f"""
+local clock = redis.call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+-- An epoch is about the engine's time in microseconds. One that is further ahead was forged, and counts as none.
+local function epoch_of(value)
+  local epoch = tonumber(value or 0) or 0
+  if epoch <= now + {MAX_AHEAD_SECONDS * 1_000_000} then return epoch end
+  return 0
+end
+local function text_of(key)
+  if redis.call('TYPE', key).ok == 'string' then return redis.call('GET', key) end
+end
+"""
+
+_HOLDER = f"""
+-- Return the token of a lease, or nothing. A key that lasts longer than a lease is none: another program wrote it.
+local function holder(key, life)
+  if redis.call('TYPE', key).ok ~= 'string' then return nil end
+  local left = redis.call('PTTL', key)
+  if left < 0 or left > math.max(tonumber(life), {MAX_LEASE_SECONDS * 1000}) then return nil end
+  return redis.call('GET', key)
+end
+"""
+
+_BOOKS = f"""{_EPOCH}
 local T, channel, B = ARGV[1], ARGV[2], KEYS[1]
 local x = redis.call('HMGET', B, 'used', 'count', 'nused', 'limit', 'nroom', 'epoch')
 local used, count, nused = tonumber(x[1] or 0), tonumber(x[2] or 0), tonumber(x[3] or 0)
-local limit, nroom, epoch = tonumber(x[4] or -1), tonumber(x[5] or -1), tonumber(x[6] or 0)
+local limit, nroom, epoch = tonumber(x[4] or -1), tonumber(x[5] or -1), epoch_of(x[6])
 local gone = {{}}
 local function size_of(head) return struct.unpack('<I8', head, {SIZE_OFFSET + 1}) end
 local function remove_parked(name)
@@ -51,7 +80,7 @@ end
 """
 
 _FENCE = """
-if tonumber(ARGV[3]) < epoch then return redis.error_reply('FENCED another owner has taken over') end
+if tonumber(ARGV[3]) < epoch then return redis.error_reply('FENCED ' .. string.format('%.0f', epoch)) end
 epoch = tonumber(ARGV[3])
 """
 
@@ -168,48 +197,57 @@ return found
 )
 
 DESCRIBE = """
--- KEYS: meta. ARGV: format, shards, mark of the secret, encrypted. Store the description if it is new; return it.
-if redis.call('EXISTS', KEYS[1]) == 0 then
-  redis.call('HSET', KEYS[1], 'format', ARGV[1], 'shards', ARGV[2], 'secret', ARGV[3], 'encrypted', ARGV[4])
+-- KEYS: meta. ARGV: format, shards, mark of the secret, encrypted, time at which the store was created or ''. Store the
+-- description if there is none, or if the one that is there is of another store that is younger. Return it.
+local names = {'format', 'shards', 'secret', 'encrypted', 'since'}
+local found, since, clock = redis.call('HMGET', KEYS[1], unpack(names)), tonumber(ARGV[5]), redis.call('TIME')
+local other = found[2] ~= ARGV[2] or found[3] ~= ARGV[3] or found[4] ~= ARGV[4]
+local now = clock[1] .. string.format('%06d', clock[2])
+if not found[1] or (since and other and since < (tonumber(found[5]) or math.huge)) then
+  redis.call('DEL', KEYS[1])
+  for k = 1, 5 do redis.call('HSET', KEYS[1], names[k], ARGV[k] ~= '' and ARGV[k] or now) end
+elseif not found[5] then
+  redis.call('HSET', KEYS[1], 'since', now)
 end
-return redis.call('HMGET', KEYS[1], 'format', 'shards', 'secret', 'encrypted')
+return redis.call('HMGET', KEYS[1], unpack(names))
 """
 
-ACQUIRE = """
--- KEYS: owner, epoch. ARGV: token, lease in milliseconds. Return the epoch of the new owner, or nothing.
-local owner = redis.call('GET', KEYS[1])
+ACQUIRE = f"""{_EPOCH}{_HOLDER}
+-- KEYS: owner, epoch. ARGV: token, lease in milliseconds, epoch that it must exceed. Return the epoch of the new owner,
+-- or nothing.
+local owner = holder(KEYS[1], ARGV[2])
 if owner and owner ~= ARGV[1] then return false end
-local now = redis.call('TIME')
-local epoch = math.max(tonumber(redis.call('GET', KEYS[2]) or 0) + 1, now[1] * 1000000 + now[2])
+local epoch = math.max(epoch_of(text_of(KEYS[2])) + 1, epoch_of(ARGV[3]) + 1, now)
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 redis.call('SET', KEYS[2], string.format('%.0f', epoch))
 return string.format('%.0f', epoch)
 """
 
-RENEW = """
+RENEW = f"""{_EPOCH}{_HOLDER}
 -- KEYS: owner, epoch. ARGV: token, lease in milliseconds, epoch. Return 1 if this owner goes on, else 0.
--- A lease that ran out is renewed if no other process has acquired one since.
-local owner, epoch = redis.call('GET', KEYS[1]), tonumber(redis.call('GET', KEYS[2]) or 0)
+-- A lease that ran out is renewed if no other process has acquired one since. An engine that is out of memory refuses
+-- SET and not PEXPIRE, so an owner stays the owner then.
+local owner, epoch = holder(KEYS[1], ARGV[2]), epoch_of(text_of(KEYS[2]))
 if epoch > tonumber(ARGV[3]) or (owner and owner ~= ARGV[1]) then return 0 end
-redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-redis.call('SET', KEYS[2], ARGV[3])
+if owner then redis.call('PEXPIRE', KEYS[1], ARGV[2]) else redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) end
+if epoch ~= tonumber(ARGV[3]) then redis.call('SET', KEYS[2], ARGV[3]) end
 return 1
 """
 
-RELEASE = """
+RELEASE = f"""{_EPOCH}
 -- KEYS: owner. ARGV: token.
-if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
+if text_of(KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
 return 0
 """
 
-LEAD = """
+LEAD = f"""{_HOLDER}
 -- KEYS: lease, keys of values. ARGV: token, life in milliseconds. Return the first value, 1 for the lease, or 0.
 -- A byte after the token of the holder says that another process waits.
 for i = 2, #KEYS do
   local value = redis.call('GET', KEYS[i])
   if value then return value end
 end
-if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 1 end
+if not holder(KEYS[1], ARGV[2]) and redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) then return 1 end
 if redis.call('STRLEN', KEYS[1]) == #ARGV[1] then redis.call('APPEND', KEYS[1], 'w') end
 return 0
 """
@@ -230,8 +268,8 @@ redis.call('DEL', KEYS[1])
 return 0
 """
 
-_OWNER_FENCE = """
-if tonumber(ARGV[1]) < tonumber(redis.call('GET', KEYS[2]) or 0) then
+_OWNER_FENCE = f"""{_EPOCH}
+if tonumber(ARGV[1]) < epoch_of(text_of(KEYS[2])) then
   return redis.error_reply('FENCED another owner has taken over')
 end
 """
@@ -289,31 +327,60 @@ return found
 )
 
 APPEND = """
--- KEYS: stream, ids by name, epoch. ARGV: new epoch, most records, names and records. A name "" is that of no record.
+-- KEYS: stream, ids by name, epoch, places by scope, numbers by scope. ARGV: new epoch, most records; then name, record
+-- and scope of each. A name "" is that of no record, a record "" only removes the one with its name.
 redis.call('SET', KEYS[3], ARGV[1], 'NX')
-local function forget(name)
-  local id = redis.call('HGET', KEYS[2], name)
-  if id then
-    redis.call('XDEL', KEYS[1], id)
-    redis.call('HDEL', KEYS[2], name)
-  end
+local function place(scope, id)
+  local time, number = string.match(id, '^(%d+)-(%d+)$')
+  return string.format('%s:%016.0f-%016.0f:%s', scope, tonumber(time), tonumber(number), id)
 end
-for k = 3, #ARGV, 2 do
-  local name, record = ARGV[k], ARGV[k + 1]
-  if name ~= '' then forget(name) end
+local function uncount(scope)
+  if redis.call('HINCRBY', KEYS[5], scope, -1) <= 0 then redis.call('HDEL', KEYS[5], scope) end
+end
+local function remove(id, fields)
+  local name, scope
+  for k = 1, #fields, 2 do
+    if fields[k] == 'n' then name = fields[k + 1] elseif fields[k] == 's' then scope = fields[k + 1] end
+  end
+  redis.call('XDEL', KEYS[1], id)
+  if name and redis.call('HGET', KEYS[2], name) == id then redis.call('HDEL', KEYS[2], name) end
+  if scope and redis.call('ZREM', KEYS[4], place(scope, id)) == 1 then uncount(scope) end
+end
+for k = 3, #ARGV, 3 do
+  local name, record, scope = ARGV[k], ARGV[k + 1], ARGV[k + 2]
+  local known = name ~= '' and redis.call('HGET', KEYS[2], name)
+  local found = known and redis.call('XRANGE', KEYS[1], known, known)[1]
+  if found then remove(known, found[2]) elseif known then redis.call('HDEL', KEYS[2], name) end
   if record ~= '' then
-    local id = redis.call('XADD', KEYS[1], '*', 'n', name, 'r', record)
+    local fields = scope ~= '' and {'n', name, 'r', record, 's', scope} or {'n', name, 'r', record}
+    local id = redis.call('XADD', KEYS[1], '*', unpack(fields))
     if name ~= '' then redis.call('HSET', KEYS[2], name, id) end
-  end
-end
-local excess = redis.call('XLEN', KEYS[1]) - tonumber(ARGV[2])
-if excess > 0 then
-  for _, entry in ipairs(redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', excess)) do
-    redis.call('XDEL', KEYS[1], entry[1])
-    if entry[2][1] == 'n' and redis.call('HGET', KEYS[2], entry[2][2]) == entry[1] then
-      redis.call('HDEL', KEYS[2], entry[2][2])
+    if scope ~= '' and redis.call('ZADD', KEYS[4], 0, place(scope, id)) == 1 then
+      redis.call('HINCRBY', KEYS[5], scope, 1)
     end
   end
+end
+local function largest()
+  local scope, most, counts = nil, 0, redis.call('HGETALL', KEYS[5])
+  for k = 1, #counts, 2 do
+    local number = tonumber(counts[k + 1])
+    if number > most or (number == most and scope and counts[k] < scope) then scope, most = counts[k], number end
+  end
+  return scope
+end
+for _ = 1, redis.call('XLEN', KEYS[1]) - tonumber(ARGV[2]) do
+  local first, scope, found = redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1)[1], largest(), nil
+  if scope and first[2][5] == 's' then  -- an older version appends records without a scope, and removes any
+    local oldest = redis.call('ZRANGEBYLEX', KEYS[4], '[' .. scope .. ':', '(' .. scope .. ';', 'LIMIT', 0, 1)[1]
+    local id = oldest and string.match(oldest, ':([^:]+)$')
+    found = id and redis.call('XRANGE', KEYS[1], id, id)[1]
+    if not found then
+      if oldest then redis.call('ZREM', KEYS[4], oldest) end
+      uncount(scope)
+    end
+  end
+  found = found or first
+  remove(found[1], found[2])
 end
 return 1
 """

@@ -9,13 +9,13 @@ before, `open` reads all of them again: a failover may have lost the last change
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from knapcache.errors import StoreError
 from knapcache.store.base import Totals
 from knapcache.store.redis import scripts
-from knapcache.store.redis.engine import Engine, EngineAway, EngineFull, Fenced, as_number
+from knapcache.store.redis.engine import Engine, EngineAway, Fenced, WritesRefused, as_number
 from knapcache.store.redis.layout import EngineLayout, KeyNames
 from knapcache.store.redis.records import Record
 
@@ -25,7 +25,16 @@ WAIT_MILLISECONDS = 1000
 class ShardTable:
     """Used bytes, entries and limits of every shard, under one epoch."""
 
-    def __init__(self, engine: Engine, names: KeyNames, layout: EngineLayout, epoch: int) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        names: KeyNames,
+        layout: EngineLayout,
+        epoch: int,
+        verify: Callable[[], object] = lambda: None,
+    ) -> None:
+        """verify: called before the shards are opened; raises StoreError if the store in the engine is another one."""
+        self._verify = verify
         self._engine, self._names, self._layout, self.epoch = engine, names, layout, epoch
         self.used, self.count, self.parked, self.limit = ([0] * names.shards for _ in range(4))
         self._replicated: frozenset[str] = frozenset()  # nodes that have replicas
@@ -40,6 +49,7 @@ class ShardTable:
     def open(self) -> None:
         """Claim every shard for this epoch, read its books and divide the capacity. Fenced, or EngineAway."""
         failures = self._engine.failures
+        self._verify()
         nursery = self._layout.nursery // self._names.shards
         for shard, (tag, keys) in enumerate(zip(self._names.tags, self._names.tables, strict=True)):
             arguments = tag, self._names.gone, self.epoch, nursery, int(self._recount)
@@ -55,7 +65,9 @@ class ShardTable:
 
         Return whether others answer than before: a failover changes the replication ids. Then the books are read again.
         """
-        self._replicated = frozenset(node for node, info in replies.items() if int(info.get("connected_slaves", 0)) > 0)
+        self._replicated = frozenset(
+            node for node, info in replies.items() if as_number(info.get("connected_slaves", 0)) > 0
+        )
         primaries = frozenset(str(info.get("master_replid", "")) for info in replies.values())
         changed = primaries != self._primaries
         if changed:
@@ -135,7 +147,7 @@ class ShardTable:
             keys += [tag + b":a:" + put[0].name, tag + b":u:" + put[0].name]
         try:
             reply = self._engine.run(scripts.DECIDE, keys, tag, self._names.gone, self.epoch, *arguments)
-        except (EngineAway, EngineFull, Fenced):
+        except (EngineAway, Fenced, WritesRefused):
             raise
         except StoreError:  # the script may have ended half way
             self._failures, self._recount = -1, True

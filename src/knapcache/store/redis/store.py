@@ -41,6 +41,7 @@ from knapcache.store.encryption import Encryption
 from knapcache.store.redis import layout, records
 from knapcache.store.redis.call_counts import CallCounts
 from knapcache.store.redis.documents import Documents
+from knapcache.store.redis.engine_state import CLOSED, EngineState
 from knapcache.store.redis.key_leases import LEASE_SECONDS, KeyLease
 from knapcache.store.redis.membership import Membership
 from knapcache.store.redis.near_cache import NearCache
@@ -232,6 +233,10 @@ class RedisStore(OwnerExchange):
         writer = self._member.writer
         return writer is not None and writer.backlog_full
 
+    @property
+    def writes_stalled(self) -> bool:
+        return bool(self._member.engine.breakers.probes())
+
     def apply(
         self, put: Entry | None = None, evict: Collection[bytes] = (), snapshot: bytes | None = None
     ) -> Future[None]:
@@ -307,8 +312,13 @@ class RedisStore(OwnerExchange):
             **self._counters,
             "breakers_opened": self._member.breakers.opened,
             "breakers_open": len(self._member.breakers.probes()),
+            "read_only_nodes": len(self._member.breakers.read_only()),
             "subscriptions_lost": self._near.lost,
         }
+
+    def engine_state(self) -> EngineState:
+        """Return the state of the engine, at most a moment old (engine_state.py)."""
+        return CLOSED if self._member.closed else self._member.watch.current
 
     def check(self) -> None:
         """Recompute the books of every shard and compare the limits; CorruptState if they differ."""

@@ -25,6 +25,7 @@ from knapcache.store.base import Totals
 from knapcache.store.encryption import KEY_ID_BYTES, describe
 from knapcache.store.sqlite.files import APPLICATION_ID, FORMAT_ROW, Damaged, remove_unfinished, restrict, sync
 from knapcache.store.sqlite.layout import MB, PAGE, DiskLayout
+from knapcache.store.sqlite.outdated import remove_outdated
 from knapcache.store.sqlite.rows import GET_STATE, INFO_COLUMNS, PUT_STATE, Sealer
 
 MIGRATIONS: list[tuple[str, ...]] = [
@@ -38,7 +39,7 @@ MIGRATIONS: list[tuple[str, ...]] = [
 ]
 TOTALS = "SELECT count(*), coalesce(sum(CASE typeof(size) WHEN 'integer' THEN size ELSE 0 END), 0) FROM entries"
 SNAPSHOT_ROW, SECRET_ROW, ENCRYPTION_ROW = 2, 3, 4
-"""Ids in the table `state`, besides FORMAT_ROW."""
+"""Ids in the table `state`, besides FORMAT_ROW and the row of outdated.py."""
 
 DAMAGE = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)
 """Errors that SQLite raises for a damaged file."""
@@ -126,6 +127,7 @@ def open_database(
         _allocate_log(path, layout)
         _restrict_access(path)
         with bounded_work(connection, path):
+            remove_outdated(connection, layout, path)
             ((entries, size),) = connection.execute(TOTALS)
     except DAMAGE_AT_OPENING as error:
         connection.close(True)

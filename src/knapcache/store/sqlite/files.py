@@ -56,10 +56,15 @@ class Damaged(Exception):  # noqa: N818 - never leaves the package
     """The file is damaged."""
 
 
-def validate_path(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a file, existing or not, with a symbolic link resolved; InvalidInput if it is not a file."""
+def validate_path(path: str | os.PathLike[str], *, follow: bool = True) -> Path:
+    """Return the path of a file, existing or not, with a symbolic link resolved; InvalidInput if it is not a file.
+
+    follow: False refuses a symbolic link.
+    """
     found = Path(path)
     if found.is_symlink():
+        if not follow:
+            raise InvalidInput(f"{found} is a symbolic link, which is not followed; move it away")
         found = found.resolve()  # SQLite keeps its logs beside the target
     if found.exists() and not found.is_file():
         raise InvalidInput(f"path must name a file, but {found} is not a regular file")

@@ -126,15 +126,22 @@ class DiskLayout:
         )
 
     @classmethod
-    def for_file(cls, file_bytes: int) -> DiskLayout:
-        """Return the smallest layout that a database of this size fits into: opening it with less would shrink it."""
+    def for_file(cls, file_bytes: int, log_bytes: int = 0) -> DiskLayout:
+        """Return the smallest layout that a database of this size fits into: opening it with less would shrink it.
+
+        log_bytes   of the log that an owner has allocated: the layout is about the owner's
+        """
+
+        def fits(layout: DiskLayout) -> bool:
+            return layout.pages >= pages and layout.log >= log_bytes
+
         pages = -(-file_bytes // PAGE)
         low, high = MIN_SIZE_LIMIT, MIN_SIZE_LIMIT
-        while cls.of(high).pages < pages:
+        while not fits(cls.of(high)):
             low, high = high, 2 * high
         while low < high:
             middle = (low + high) // 2
-            low, high = (low, middle) if cls.of(middle).pages >= pages else (middle + 1, high)
+            low, high = (low, middle) if fits(cls.of(middle)) else (middle + 1, high)
         return cls.of(high)
 
     @property

@@ -15,9 +15,17 @@ from collections.abc import Iterable
 
 from knapcache.store.base import Entry
 
+OVERHEAD = 1024
+"""Bytes of the Python objects around the strings of an entry. Small entries take more here than in the file."""
+
+
+def memory_size(entry: Entry) -> int:
+    """Return the bytes charged for an entry in memory."""
+    return max(entry.size, OVERHEAD + len(entry.request) + len(entry.payload))
+
 
 class MemoryTier:
-    """At most `capacity` bytes of entries, by their size."""
+    """At most `capacity` bytes of entries, by `memory_size`."""
 
     def __init__(self, capacity: int) -> None:
         self.version = 0
@@ -37,13 +45,14 @@ class MemoryTier:
 
     def add(self, entry: Entry, version: int) -> None:
         """Add an entry, unless something changed since it was read at `version`."""
+        size = memory_size(entry)
         with self._lock:
-            if version != self.version or entry.size > self._half or entry.key in self._young:
+            if version != self.version or size > self._half or entry.key in self._young:
                 return
-            if self._young_size + entry.size > self._half:
+            if self._young_size + size > self._half:
                 self._old, self._young, self._young_size = self._young, {}, 0
             self._young[entry.key] = entry
-            self._young_size += entry.size
+            self._young_size += size
 
     def discard(self, keys: Iterable[bytes]) -> None:
         """Remove entries that were changed."""
@@ -52,7 +61,7 @@ class MemoryTier:
             for key in keys:
                 self._old.pop(key, None)
                 entry = self._young.pop(key, None)
-                self._young_size -= entry.size if entry else 0
+                self._young_size -= memory_size(entry) if entry else 0
 
     def clear(self) -> None:
         with self._lock:

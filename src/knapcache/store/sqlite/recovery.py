@@ -40,6 +40,7 @@ from knapcache.store.sqlite.files import (
     unrecognised_logs,
 )
 from knapcache.store.sqlite.layout import DiskLayout
+from knapcache.store.sqlite.outdated import is_outdated
 from knapcache.store.sqlite.rows import COLUMNS, INSERT, PUT_STATE, Sealer
 
 log = logging.getLogger("knapcache.store")
@@ -149,7 +150,7 @@ class DatabaseOpener:
             except (apsw.TooBigError, UnicodeDecodeError):  # not a row of ours
                 continue
             entry = self.sealer.entry(rows[0]) if rows else None
-            if entry is None or number not in self.sealer.row_ids(entry.key):
+            if entry is None or number not in self.sealer.row_ids(entry.key) or is_outdated(entry.request):
                 continue
             if entry.size <= self.layout.max_entry_size and size + entry.size <= self.layout.capacity:
                 new.execute(INSERT, (number, *rows[0]))

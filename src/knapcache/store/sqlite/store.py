@@ -54,6 +54,7 @@ class SqliteStore:
     """Entries in a file. `size_limit` is the bytes of all its files together."""
 
     shared: Final = True
+    writes_stalled: Final = False  # only the time that a write takes tells
 
     def __init__(
         self,
@@ -77,11 +78,12 @@ class SqliteStore:
         bytes of recently read entries that the owner keeps in memory, by default 1/8 of `size_limit` and at most
         64 MiB. `busy_timeout`: seconds to wait for SQLite's locks. `keep_damaged`: most quarantined files to keep.
         `encryption_keys`: the first encrypts, all decrypt (store/encryption.py); empty: the file is plain.
-        `exclusive`: only this store writes to the path, so a file damaged beyond recognition is quarantined.
+        `exclusive`: only this store writes to the path, so a file damaged beyond recognition is quarantined, and a
+        symbolic link, whose target could be any file, is refused.
         """
         if synchronous not in ("normal", "full"):
             raise InvalidInput(f"synchronous must be 'normal' or 'full', not {synchronous!r}")
-        self.path = validate_path(path)
+        self.path = validate_path(path, follow=not exclusive)
         self.layout = layout.DiskLayout.of(size_limit)
         check_files = not is_open_here(self.path)
         if check_files:  # before a lock file is created beside it
@@ -129,6 +131,8 @@ class SqliteStore:
             raise InvalidInput(f"a SQLite URL is sqlite:PATH or sqlite:///ABSOLUTE/PATH, not 'sqlite:{location}'")
         if not location:
             raise InvalidInput("a SQLite store needs a path, such as sqlite:answers.db")
+        if not options.exclusive and not (parent := Path(location).parent).is_dir():  # it may be a typing error
+            raise InvalidInput(f"the directory {parent} does not exist: create it, or give another path")
         for name in ("secret", "synchronous", "clock", "exclusive", "encryption_keys"):
             settings[name] = getattr(options, name)
         try:
@@ -141,6 +145,14 @@ class SqliteStore:
         """Open an existing file with the smallest size limit that does not shrink it."""
         size_limit = layout.DiskLayout.for_file(path.stat().st_size).size_limit
         return cls(path, size_limit, own=own, secret=secret, encryption_keys=encryption_keys)
+
+    @classmethod
+    def open_beside_owner(cls, path: Path, secret: bytes, encryption_keys: Sequence[bytes]) -> Self:
+        """Open a file that another process owns, with nearly its size limit: the spool has a share of it."""
+        log = Path(f"{path}-wal")
+        log_bytes = log.stat().st_size if log.exists() else 0
+        size_limit = layout.DiskLayout.for_file(path.stat().st_size, log_bytes).size_limit
+        return cls(path, size_limit, own=False, secret=secret, encryption_keys=encryption_keys)
 
     # Limits.
 

@@ -23,18 +23,17 @@ import apsw
 
 from knapcache.errors import StoreError
 from knapcache.store.base import Entry, Totals
-from knapcache.store.sqlite.database import DAMAGE, SNAPSHOT_ROW, OpenDatabase
+from knapcache.store.sqlite.batch import content_bytes, write_changes
+from knapcache.store.sqlite.database import DAMAGE, OpenDatabase
 from knapcache.store.sqlite.files import Damaged
 from knapcache.store.sqlite.layout import DiskLayout, operation_frames, snapshot_frames
 from knapcache.store.sqlite.memory_tier import MemoryTier
-from knapcache.store.sqlite.rows import INSERT, PUT_STATE, Sealer, row_id
+from knapcache.store.sqlite.rows import Sealer, row_id
 
 RETRY_SECONDS = 1.0  # how soon late evictions are retried when nothing else is written
 MIN_BACKLOG_BYTES = 8 << 20
 MAX_BACKLOG_WRITES = 1 << 14  # small changes take memory as well
 DELETE_BATCH = 100
-
-DELETE = "DELETE FROM entries WHERE id = ? RETURNING CASE typeof(size) WHEN 'integer' THEN size ELSE 0 END"
 
 
 class QueuedWrite:
@@ -71,7 +70,7 @@ class QueuedWrite:
         self.evict = [number for number, _ in rows]
         self.evict_keys = [key for _, key in rows]
         self.future: Future[None] = Future()
-        content = sum(map(len, row[8:13])) if row else 0
+        content = content_bytes(row) if row else 0
         state = len(snapshot[1]) if snapshot else 0
         self.content_bytes = content + state
         self.frames = operation_frames() * len(self.evict)
@@ -116,8 +115,12 @@ class Writer:
 
     @property
     def backlog_full(self) -> bool:
-        """Whether puts are refused now. Evictions never are: their number is bounded by the number of entries."""
-        return self._backlog_bytes > self._max_backlog_bytes or self._queue.qsize() > MAX_BACKLOG_WRITES
+        """Whether puts should wait. Evictions never do: their number is bounded by the number of entries."""
+        return self._exceeds(1)
+
+    def _exceeds(self, times: int) -> bool:
+        """Return whether more is queued than so many times the limit."""
+        return self._backlog_bytes > times * self._max_backlog_bytes or self._queue.qsize() > times * MAX_BACKLOG_WRITES
 
     def submit(
         self,
@@ -129,7 +132,7 @@ class Writer:
     ) -> Future[None]:
         """Queue a change. With a `refusal`, only its evictions are made and its future fails with that message."""
         with self._lock:
-            if self.backlog_full and (row or snapshot):
+            if self._exceeds(2) and (row or snapshot):  # threads that saw space at the same time may exceed the limit
                 refusal = refusal or f"the disk is too slow: {self._backlog_bytes} bytes are waiting to be written"
             keys = [*evict, put.key] if put else evict
             if refusal:
@@ -244,8 +247,7 @@ class Writer:
                 for write in batch:
                     self._fail(write, error)
         else:
-            for write, refusal in zip(batch, refusals, strict=True):
-                self._complete(write, refusal)
+            self._complete(batch, refusals)
 
     def _write(self, batch: list[QueuedWrite]) -> list[str | None]:
         """Write late evictions and the batch. Return for each write why it was refused, or None."""
@@ -261,30 +263,12 @@ class Writer:
         connection = self._connection
         connection.execute("BEGIN IMMEDIATE")
         try:
-            entries, size = self.totals
-            refusals = []
-            for number in late:
-                for (deleted,) in connection.execute(DELETE, (number,)):
-                    entries, size = entries - 1, size - deleted
-            for write in batch:
-                for number in write.evict:
-                    for (deleted,) in connection.execute(DELETE, (number,)):
-                        entries, size = entries - 1, size - deleted
-                refusal = write.refusal
-                if write.row and size + write.row[3] > self._layout.capacity:
-                    free = self._layout.capacity - size
-                    refusal = f"the store is full: the entry has {write.row[3]} bytes, {free} are free"
-                if not refusal and write.row:
-                    connection.execute(INSERT, write.row)
-                    entries, size = entries + 1, size + write.row[3]
-                if not refusal and write.snapshot:
-                    connection.execute(PUT_STATE, (SNAPSHOT_ROW, *write.snapshot))
-                refusals.append(refusal)
+            totals, refusals = write_changes(connection, self.totals, self._layout.capacity, late, batch)
             connection.execute("COMMIT")
         except BaseException:
             self._roll_back()
             raise
-        self.totals = Totals(entries, size)
+        self.totals = totals
         with self._lock:
             for number in late:
                 self._forget_pending(*self._late_evictions.pop(number))
@@ -308,16 +292,18 @@ class Writer:
         if self.pending.get(key) is write:  # else a newer change is queued
             del self.pending[key]
 
-    def _complete(self, write: QueuedWrite, refusal: str | None) -> None:
+    def _complete(self, batch: list[QueuedWrite], refusals: list[str | None]) -> None:
         with self._lock:
-            self._backlog_bytes -= write.content_bytes
-            for key in write.keys:
-                self._forget_pending(key, write)
-        if refusal is None:
-            write.future.set_result(None)
-        else:
-            self._counters["refused"] += 1
-            write.future.set_exception(StoreError(refusal))
+            for write in batch:
+                self._backlog_bytes -= write.content_bytes
+                for key in write.keys:
+                    self._forget_pending(key, write)
+        for write, refusal in zip(batch, refusals, strict=True):
+            if refusal is None:
+                write.future.set_result(None)
+            else:
+                self._counters["refused"] += 1
+                write.future.set_exception(StoreError(refusal))
 
     def _fail(self, write: QueuedWrite, error: Exception) -> None:
         write.put = None
@@ -365,8 +351,7 @@ class Writer:
             for write in batch:
                 self._fail(write, error)
         else:
-            for write, refusal in zip(batch, refusals, strict=True):
-                self._complete(write, refusal)
+            self._complete(batch, refusals)
 
     def _use(self, opened: OpenDatabase) -> None:
         """Write through this connection from now on."""

@@ -1,0 +1,102 @@
+"""Many changes in one transaction, with a number of statements that hardly depends on how many they are.
+
+Every statement releases the interpreter's lock. While other threads compute, the writer thread gets it back only after
+the switch interval, 5 ms: with two statements for each change it wrote 2,200 entries a second. So changes are combined
+before they are written: one query for the sizes of the rows that they remove, one deletion, and insertions of many rows
+at once. No reader sees the steps in between.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import apsw
+
+from knapcache.store.base import Totals
+from knapcache.store.sqlite.database import SNAPSHOT_ROW
+from knapcache.store.sqlite.rows import INSERT, PUT_STATE
+
+if TYPE_CHECKING:
+    from knapcache.store.sqlite.writer import QueuedWrite
+
+MAX_ROWS, MAX_BYTES = 256, 1 << 20
+"""Rows of one insertion, and bytes of their content. SQLite copies them."""
+
+_ROWS = "FROM entries WHERE id IN (SELECT value FROM json_each(?))"
+_SIZE = "CASE typeof(size) WHEN 'integer' THEN size ELSE 0 END"
+_SIZES = f"SELECT json_group_array(json_array(id, {_SIZE})) {_ROWS}"
+_DELETE = f"DELETE {_ROWS}"
+
+
+def write_changes(
+    connection: apsw.Connection, totals: Totals, capacity: int, late: Sequence[int], changes: Sequence[QueuedWrite]
+) -> tuple[Totals, list[str | None]]:
+    """Delete the rows `late`, then make the changes. Return the new totals, and why each change was refused, or None.
+
+    The caller has begun a transaction.
+    """
+    sizes = _sizes(connection, [*late, *(number for change in changes for number in change.evict)])
+    entries, size = totals.entries, totals.size
+    present, rows, snapshot, refusals = dict(sizes), dict[int, tuple[Any, ...]](), None, list[str | None]()
+
+    def remove(numbers: Sequence[int]) -> None:
+        nonlocal entries, size
+        for number in numbers:
+            if (removed := present.pop(number, None)) is not None:
+                entries, size = entries - 1, size - removed
+                rows.pop(number, None)
+
+    remove(late)
+    for change in changes:
+        remove(change.evict)
+        refusal, row = change.refusal, change.row
+        if row and size + row[3] > capacity:
+            refusal = f"the store is full: the entry has {row[3]} bytes, {capacity - size} are free"
+        if not refusal:
+            if row:
+                rows[row[0]], present[row[0]] = row, row[3]
+                entries, size = entries + 1, size + row[3]
+            snapshot = change.snapshot or snapshot
+        refusals.append(refusal)
+    if sizes:
+        connection.execute(_DELETE, (json.dumps(list(sizes)),))
+    for chunk in _chunks(rows.values()):
+        connection.execute(_insert(len(chunk)), [value for row in chunk for value in row])
+    if snapshot:
+        connection.execute(PUT_STATE, (SNAPSHOT_ROW, *snapshot))
+    return Totals(entries, size), refusals
+
+
+def _sizes(connection: apsw.Connection, numbers: list[int]) -> dict[int, int]:
+    """Return the sizes of the rows that exist, by id. In one row: each row of a result releases the lock as well."""
+    if not numbers:
+        return {}
+    ((found,),) = connection.execute(_SIZES, (json.dumps(numbers),))
+    return dict(json.loads(found))
+
+
+@functools.cache
+def _insert(rows: int) -> str:
+    head, values = INSERT.split("VALUES ")
+    return f"{head}VALUES {', '.join([values] * rows)}"
+
+
+def _chunks(rows: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
+    chunk, content = list[tuple[Any, ...]](), 0
+    for row in rows:
+        row_bytes = content_bytes(row)
+        if chunk and (len(chunk) == MAX_ROWS or content + row_bytes > MAX_BYTES):
+            yield chunk
+            chunk, content = [], 0
+        chunk.append(row)
+        content += row_bytes
+    if chunk:
+        yield chunk
+
+
+def content_bytes(row: tuple[Any, ...]) -> int:
+    """Return the bytes of the strings of a row."""
+    return sum(map(len, row[8:13]))

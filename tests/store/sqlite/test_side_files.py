@@ -1,0 +1,175 @@
+"""SQLite files of the proxy beside its store: links in their place, and files of another program."""
+
+from __future__ import annotations
+
+import sqlite3
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from knapcache.errors import StoreError
+from knapcache.serve.limits.core import CallAmounts
+from knapcache.serve.limits.sqlite_counts import SqliteCounts
+from knapcache.serve.observe.content_file import ContentFile, LogFilter
+from knapcache.serve.semantic.sqlite_log import SqliteLog
+from knapcache.store.sqlite.rows import Sealer
+from tests.support.timing import within
+
+PRECIOUS = "a file of another program\n"
+SUFFIXES = ("", "-wal", "-shm", "-journal", ".lock")
+
+
+def use_limits(path: Path) -> None:
+    with closing(SqliteCounts(path, "this process")) as counts:
+        counts.beat({"tenant": CallAmounts(1, 0.5, 10.0)}, 1e9)
+        counts.check()
+
+
+def use_semantic(path: Path) -> None:
+    with closing(SqliteLog(path, Sealer(b"secret"), 400)) as log:
+        log.read_questions()
+        log.read_labels()
+        log.append([], [])
+        log.check()
+
+
+def use_content(path: Path) -> None:
+    with closing(ContentFile(path, 1 << 20, 1e9)) as file:
+        file.expire()
+        file.search(LogFilter(text="x"), 10)
+        file.count(LogFilter())
+
+
+USES: dict[str, Callable[[Path], None]] = {
+    "limits.sqlite": use_limits,
+    "semantic.sqlite": use_semantic,
+    "content.sqlite": use_content,
+}
+
+
+@pytest.mark.parametrize("exists", [True, False], ids=["existing-target", "missing-target"])
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("name", USES)
+def test_symbolic_links_are_not_followed(tmp_path: Path, name: str, suffix: str, exists: bool) -> None:
+    path, target = tmp_path / "data" / name, tmp_path / "target"
+    path.parent.mkdir()
+    link = Path(f"{path}{suffix}")
+    if exists:
+        target.write_text(PRECIOUS)
+        target.chmod(0o644)
+    link.symlink_to(target)
+    with pytest.raises(StoreError, match="is a symbolic link, which is not followed") as refused:
+        USES[name](path)
+    assert str(link) in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert exists == target.exists()
+    assert link.is_symlink()
+    if exists:
+        assert target.read_text() == PRECIOUS
+        assert stat.S_IMODE(target.stat().st_mode) == 0o644
+    link.unlink()
+    USES[name](path)
+    assert {oct(stat.S_IMODE(each.stat().st_mode)) for each in path.parent.iterdir()} == {"0o600"}
+
+
+@contextmanager
+def editing(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection that may change the schema."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA writable_schema = 1")
+        yield connection
+
+
+def table_of(path: Path) -> str:
+    return {"limits.sqlite": "used", "semantic.sqlite": "labels", "content.sqlite": "calls"}[path.name]
+
+
+def add_trigger(path: Path) -> None:
+    with editing(path) as connection:
+        table = table_of(path)
+        connection.execute(f"CREATE TRIGGER t AFTER DELETE ON {table} BEGIN DELETE FROM {table}; END")
+
+
+def replace_by_view(path: Path) -> None:
+    with editing(path) as connection:
+        loop = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n"
+        connection.execute(f"DROP TABLE {table_of(path)}")
+        connection.execute(f"CREATE VIEW {table_of(path)} AS {loop}")
+
+
+def add_generated_column(path: Path) -> None:
+    with editing(path) as connection:
+        connection.execute(f"ALTER TABLE {table_of(path)} ADD COLUMN g AS (hex(zeroblob(100000000)))")
+
+
+def change_types(path: Path) -> None:
+    rows = {
+        "limits.sqlite": "INSERT INTO used (scope, kind, slot, amount) VALUES ('tenant', 'day', 11574, 'many')",
+        "semantic.sqlite": "INSERT OR REPLACE INTO meta VALUES ('mark', 7), ('epoch', x'ff00'), ('key', NULL)",
+        "content.sqlite": "PRAGMA user_version = 1",
+    }
+    with editing(path) as connection:
+        try:
+            connection.execute(rows[path.name])
+        except sqlite3.IntegrityError:
+            connection.execute(rows[path.name].replace("NULL", "'x'"))
+
+
+def add_huge_values(path: Path) -> None:
+    rows = {
+        "limits.sqlite": "INSERT INTO used (scope, kind, slot, amount) VALUES (zeroblob(30000000), 'day', 1, 1.0)",
+        "semantic.sqlite": "INSERT INTO labels (record) VALUES (zeroblob(30000000))",
+        "content.sqlite": "INSERT INTO calls "
+        "SELECT 5, 4e9, 't', 'm', 'e', 'r', 'o', 1, 0, 'k', 'u', 0, 0, 0, 0, 0, 0, 0, zeroblob(30000000), "
+        "x''; INSERT INTO texts (rowid, prompt, answer) VALUES (5, 'x', hex(zeroblob(4000000)))",
+    }
+    with editing(path) as connection:
+        connection.executescript(rows[path.name])
+
+
+def damage_pages(path: Path) -> None:
+    content, random = bytearray(path.read_bytes()), Random(1)
+    content[200:] = random.randbytes(len(content) - 200)
+    path.write_bytes(content)
+
+
+def name_another_program(path: Path) -> None:
+    with editing(path) as connection:
+        connection.execute("PRAGMA application_id = 7")
+
+
+def plant_journal(path: Path) -> None:
+    """A rollback journal, which SQLite would apply, and which names a file to delete."""
+    Path(f"{path}-journal").write_bytes(bytes.fromhex("d9d505f920a163d7") + bytes(4096))
+
+
+ATTACKS = [
+    add_trigger, replace_by_view, add_generated_column, change_types, add_huge_values, damage_pages,
+    name_another_program, plant_journal,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
+@pytest.mark.parametrize("name", USES)
+def test_a_hostile_file_gives_one_clear_error_or_a_new_file(
+    tmp_path: Path, name: str, attack: Callable[[Path], None]
+) -> None:
+    path = tmp_path / name
+    USES[name](path)
+    attack(path)
+    with within(20.0, "the use of a hostile file"):
+        for _ in range(2):  # the first use may find the damage, and replace the file
+            try:
+                USES[name](path)
+            except StoreError as error:
+                assert "\n" not in str(error)  # noqa: PT017
+                assert str(path) in str(error)  # noqa: PT017
+                refusal = str(error)
+            else:
+                refusal = ""
+    # A content log is not replaced for another program's file, or for one line that is too long.
+    assert not refusal or (name == "content.sqlite" and ("another program" in refusal or "too big" in refusal)), refusal
