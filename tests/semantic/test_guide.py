@@ -11,7 +11,8 @@ from knapcache.semantic.learner import AUDIT_RATE, CANDIDATES, MIN_COSINE, RAISE
 from knapcache.semantic.question import MAX_CHARACTERS, MAX_TOKENS
 from knapcache.serve.observe.recent_matches import MAX_MATCHES
 from knapcache.serve.semantic.call import FIND_SECONDS
-from knapcache.serve.semantic.tier import MAX_WAITING
+from knapcache.serve.semantic.log import MAX_LABELS
+from knapcache.serve.semantic.tier import MAX_SCOPE_WAITING, MAX_WAITING
 from tests.support import ROOT
 
 GUIDE = (ROOT / "docs" / "guides" / "semantic.md").read_text(encoding="utf-8")
@@ -36,7 +37,8 @@ def test_the_limits_in_the_guide_are_those_of_the_code() -> None:
     assert f"probability of at least {1 - ALPHA:.0%}".replace("%", " %") in TEXT
     assert f"its last {MAX_MATCHES:,} since" in TEXT
     assert f"at most {FIND_SECONDS:g} seconds" in TEXT
-    assert f"more than {MAX_WAITING} waiting questions" in TEXT
+    assert f"more than {MAX_SCOPE_WAITING} waiting questions of a tenant, or {MAX_WAITING} of all" in TEXT
+    assert f"{MAX_LABELS:,} labels are kept" in TEXT
 
 
 def test_the_headers_of_an_answer_by_similarity_are_listed() -> None:

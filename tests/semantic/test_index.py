@@ -99,6 +99,20 @@ def test_the_oldest_question_of_all_frames_is_removed_first() -> None:
     index.check()
 
 
+def test_a_flood_leaves_the_share_of_every_other_scope(tmp_path: Path) -> None:
+    index, vectors = FrameIndexes(DIMENSIONS, 20), unit_vectors(210)
+    for number in range(10):
+        index.add(b"frame of b", b"b%d" % number, vectors[number], "b")
+    index.save(tmp_path / "index")
+    restored = FrameIndexes(DIMENSIONS, 20)
+    assert restored.load(tmp_path / "index") == b""
+    for each in (index, restored):
+        for number in range(200):
+            each.add(b"frame %d" % (number % 50), b"a%d" % number, vectors[number], "a")
+        each.check()
+        assert each.keys() == [b"b%d" % number for number in range(10)] + [b"a%d" % k for k in range(190, 200)]
+
+
 def test_wrong_vectors_and_limits_are_refused() -> None:
     index = FrameIndexes(DIMENSIONS, 3)
     with pytest.raises(InvalidInput, match="must have 384 components, not 3"):

@@ -42,13 +42,13 @@ def test_the_candidate_of_least_risk_is_the_match() -> None:
 def test_nothing_is_served_before_labels_have_certified_it() -> None:
     learner = SemanticLearner()
     assert not learner.serves(match(learner, SAME))
-    assert (learner.bound, learner.report()["state"]) == (None, "shadow")
+    assert (learner.bound, learner.report()["level"]) == (None, -1)
     certified(learner)
     found = match(learner, SAME)
     assert learner.serves(found)
     assert learner.bound is not None
     assert learner.bound <= 0.01
-    assert learner.report()["state"] == "serving"
+    assert learner.report()["level"] >= 0
     assert learner.report()["labels"] == {"shadow": 2000}
 
 
@@ -73,7 +73,7 @@ def test_wrong_labels_end_the_certificate() -> None:
     found = match(learner, SAME)
     for k in range(5):
         learner.add(found._replace(key=b"%d" % k).label(True, "audit"))
-    assert learner.report()["state"] == "shadow"
+    assert learner.report()["level"] == -1
     assert learner.report()["alarms"] == 1
 
 

@@ -99,7 +99,7 @@ def features(asked: QuestionWords, stored: QuestionWords, cosine: float, counts:
 @lru_cache(maxsize=20_000)
 def word_id(word: str) -> float:
     """Return the id of a word, between 1 and 2^WORD_BITS. It is the same in every process."""
-    return float((zlib.crc32(word.encode()) & ((1 << WORD_BITS) - 1)) + 1)
+    return float((zlib.crc32(word.encode(errors="surrogatepass")) & ((1 << WORD_BITS) - 1)) + 1)
 
 
 def overlap(one: frozenset[str], other: frozenset[str]) -> float:

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from knapcache.errors import CorruptState, InvalidInput
+from knapcache.semantic.shares import FairShares
 
 if TYPE_CHECKING:
     from usearch.index import Index
@@ -35,8 +36,8 @@ BLOCK = 128
 """Rows that are converted to float32 together: they stay in the processor's cache."""
 MORE_CANDIDATES = 10
 """Candidates that a graph returns beyond the wanted ones. Scoring again changes their order."""
-MAGIC = b"knapcache questions 1\n"
-_ENTRY = struct.Struct("<IHQ")  # number of the frame, length of the key, label
+MAGIC = b"knapcache questions 2\n"
+_ENTRY = struct.Struct("<IHHQ")  # number of the frame, lengths of key and scope, label
 
 
 def pack_vector(vector: NDArray[np.float32]) -> bytes:
@@ -58,8 +59,9 @@ class _Found(NamedTuple):
 
 
 class FrameIndexes:
-    """An index for each frame, with at most `limit` questions in all of them. The oldest one is removed first.
+    """An index for each frame, with at most `limit` questions in all of them.
 
+    Beyond that, the oldest question of the scope with the most questions is removed (shares.py).
     Methods may be called by several threads.
     """
 
@@ -70,12 +72,13 @@ class FrameIndexes:
         self._frames: dict[bytes, ExactFrame | GraphFrame] = {}
         self._questions: OrderedDict[int, tuple[bytes, bytes]] = OrderedDict()
         """Key and frame by label, oldest first."""
+        self._shares: FairShares[int] = FairShares()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._questions)
 
-    def add(self, frame: bytes, key: bytes, vector: NDArray[np.float32] | bytes) -> None:
+    def add(self, frame: bytes, key: bytes, vector: NDArray[np.float32] | bytes, scope: str = "") -> None:
         """Add a question: its vector, or what `pack_vector` returned for it. It replaces one with the same key."""
         row = np.frombuffer(vector if isinstance(vector, bytes) else pack_vector(vector), np.int8)
         if len(row) != self.dimensions:
@@ -90,8 +93,9 @@ class FrameIndexes:
                 index = self._frames[frame] = GraphFrame.of(index)
             index.add(label, row)
             self._questions[label] = key, frame
+            self._shares.add(scope, label)
             while len(self._questions) > self.limit:
-                self._remove(next(iter(self._questions)))
+                self._remove(self._shares.excess())
 
     def search(self, frame: bytes, vector: NDArray[np.float32], count: int) -> list[tuple[bytes, float]]:
         """Return key and cosine of the nearest questions of a frame, the nearest first."""
@@ -115,6 +119,7 @@ class FrameIndexes:
 
     def _remove(self, label: int) -> None:
         if (known := self._questions.pop(label, None)) is not None:
+            self._shares.remove(label)
             index = self._frames[known[1]]
             index.remove(label)
             if not len(index):
@@ -163,7 +168,8 @@ class FrameIndexes:
             kind, body = index.to_bytes()
             parts += [struct.pack("<BHQ", kind, len(frame), len(body)), frame, body]
         for label, (key, frame) in self._questions.items():
-            parts += [_ENTRY.pack(numbers[frame], len(key), label), key]
+            scope = self._shares.scope(label).encode()
+            parts += [_ENTRY.pack(numbers[frame], len(key), len(scope), label), key, scope]
         return b"".join(parts)
 
     def _from_bytes(self, content: memoryview) -> bytes | None:
@@ -182,13 +188,15 @@ class FrameIndexes:
                 return None
             form = GraphFrame if kind == GraphFrame.KIND else ExactFrame
             frames[name] = form.from_bytes(dimensions, body)
-        names, questions = list(frames), OrderedDict()
+        names, questions, shares = list(frames), OrderedDict(), FairShares[int]()
         for _ in range(question_count):
-            number, length, label = _ENTRY.unpack_from(content, at)
-            at += _ENTRY.size + length
-            questions[label] = bytes(content[at - length : at]), names[number]
+            number, length, scope_length, label = _ENTRY.unpack_from(content, at)
+            at += _ENTRY.size
+            questions[label] = bytes(content[at : at + length]), names[number]
+            at += length + scope_length
+            shares.add(bytes(content[at - scope_length : at]).decode(), label)
         with self._lock:
-            self._frames, self._questions = frames, questions
+            self._frames, self._questions, self._shares = frames, questions, shares
         return position
 
     def check(self) -> None:
@@ -198,6 +206,8 @@ class FrameIndexes:
                 listed = {label for label, (_, where) in self._questions.items() if where == frame}
                 if listed != set(index.labels().tolist()) or not listed:
                     raise CorruptState(f"the index of frame {frame.hex()} has other questions than are listed")
+            if self._questions.keys() != self._shares.items():
+                raise CorruptState("the shares of the scopes have other questions than are listed")
             if len(self._questions) > self.limit:
                 raise CorruptState(f"{len(self._questions)} questions, but the limit is {self.limit}")
             if unknown := {frame for _, frame in self._questions.values()} - set(self._frames):

@@ -160,7 +160,6 @@ class SemanticLearner:
         """Return the state for people: levels, labels, and what other errors would serve."""
         certificate, recent = self.certificate, self._recent[-RECENT:]
         return {
-            "state": "shadow" if certificate.level < 0 else "serving",
             "error": self.error,
             "level": certificate.level,
             "bound": self.bound,

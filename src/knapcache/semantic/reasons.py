@@ -23,6 +23,15 @@ EXCLUSIONS = {
     "no user text": "its last message is not the user's",
 }
 """By the reasons of question.py and excluded.py."""
+FAILURES = {
+    "not ready": "its embedding model was not loaded yet",
+    "busy": "too many questions were waiting",
+    "timeout": "the search took too long",
+    "failure": "its store, its log or the embedding API failed",
+    "fault": "the question caused an error, which is in the log",
+    "closing": "the proxy was stopping",
+}
+"""Why the tier could not look a question up."""
 VETOES = {
     "number": "they have different numbers",
     "unit": "they have different units",

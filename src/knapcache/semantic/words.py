@@ -49,6 +49,7 @@ _QUOTED = re.compile(
     r"|`([^`\n]{1,200})`"
 )
 _NO_NEGATION = re.compile(rf"\b(?:{'|'.join(NO_NEGATIONS)})\b")
+_NUMBER = re.compile(r"\d+(?:[.,:/]\d+)*")
 _CAMEL = re.compile(r"[a-z][A-Z]")
 
 
@@ -148,6 +149,8 @@ def _is_code(raw: str, word: str, cased: bool) -> bool:
         return min(len(part) for part in raw.split(".")) > 1
     if any(character.isdigit() for character in raw[1:]) and raw[0].isalpha():
         return True
+    if any(character.isnumeric() and not character.isdecimal() for character in raw):  # "²", "①", "½": no digits
+        return True
     return cased and bool(_CAMEL.search(raw)) and "'" not in raw
 
 
@@ -163,7 +166,7 @@ def _expand(word: str) -> list[str]:
     if not apostrophe or not base:
         return [word]
     if word.endswith("n't"):
-        return [word[:-3], "not"]
+        return [*filter(None, [word[:-3]]), "not"]
     return [base, *_ENDINGS.get(end, [])]
 
 
@@ -241,7 +244,7 @@ def _negations(joined: str) -> tuple[str, ...]:
 
 def _names_month(words: list[str], at: int) -> bool:
     near = words[max(0, at - 1) : at + 2]
-    return (at > 0 and words[at - 1] in BEFORE_MONTH) or any(word[0].isdigit() for word in near)
+    return (at > 0 and words[at - 1] in BEFORE_MONTH) or any(word[0].isdecimal() for word in near)
 
 
 def _numbers(words: list[str]) -> tuple[tuple[tuple[float, str], ...], int]:
@@ -250,7 +253,7 @@ def _numbers(words: list[str]) -> tuple[tuple[tuple[float, str], ...], int]:
     ones, at = 0, 0
     while at < len(words):
         word = words[at]
-        if word[0].isdigit():
+        if _NUMBER.fullmatch(word):  # not a mail address that begins with a digit
             at += 1
             values = _digits(word)
             if len(values) == 1 and at < len(words) and words[at] in (MULTIPLIERS | SUFFIXES):

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.support.meanings import MODEL, TASKS, WORDINGS, Asked, MeaningUpstream, SemanticClient
+from tests.support.programs import find_module
 from tests.support.running_proxy import RunningProxy
 from tests.support.timing import wait_until
 
@@ -36,7 +37,7 @@ def upstream() -> Iterator[MeaningUpstream]:
 def embedding_model() -> None:
     """Skip the test if the packages of the local embedding model are not installed."""
     for package in ("onnxruntime", "tokenizers", "usearch"):
-        pytest.importorskip(package, reason="the extra semantic is not installed")
+        find_module(package, "the extra semantic")
 
 
 @pytest.fixture(scope="module")

@@ -100,10 +100,23 @@ def test_a_connection_that_the_api_has_closed_is_replaced(api: EmbeddingsApi, em
     assert len(api.connections) == 3
 
 
+def test_an_error_that_may_quote_a_question_is_not_repeated(api: EmbeddingsApi, embedder: EndpointEmbedder) -> None:
+    api.answer = 401, b'{"error": {"message": "Incorrect API key"}}'
+    with pytest.raises(UpstreamFailed, match="status 401: Incorrect API key"):
+        assert embedder.dimensions, "no text of a request was sent yet"
+    api.answer = None
+    embedder = EndpointEmbedder(api.url, "model-1")
+    assert embedder.dimensions == 3
+    for status, kind in ((400, InvalidInput), (500, UpstreamFailed)):
+        api.answer = status, b'{"error": {"message": "cannot embed: my prompt"}}'
+        with pytest.raises(kind, match=rf"status {status}$"):
+            embedder.embed(["my prompt"])
+    embedder.close()
+
+
 @pytest.mark.parametrize(
     ("status", "content", "message"),
     [
-        (401, b'{"error": {"message": "Incorrect API key"}}', "status 401: Incorrect API key"),
         (500, b"<html>", "status 500"),
         (200, b"not JSON", "without embeddings of 1 texts"),
         (200, b'{"data": []}', "without embeddings|shape"),
@@ -139,6 +152,15 @@ def test_after_a_failure_calls_fail_at_once_until_a_pause_is_over(api: Embedding
     api.answer = None
     assert embedder.embed(["text"]).shape == (1, 3)
     embedder.close()
+
+
+def test_a_text_that_the_api_refuses_does_not_stop_others(api: EmbeddingsApi, embedder: EndpointEmbedder) -> None:
+    assert embedder.dimensions == 3
+    api.answer = 400, b'{"error": {"message": "invalid input: my secret"}}'
+    with pytest.raises(InvalidInput, match=r"refused a text with status 400$"):
+        embedder.embed(["my secret"])
+    api.answer = None
+    assert embedder.embed(["text"]).shape == (1, 3)
 
 
 def test_an_api_that_is_not_there_is_a_failure() -> None:

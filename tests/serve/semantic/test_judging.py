@@ -68,7 +68,7 @@ class JudgeRun:
     def __init__(
         self, upstream: FakeUpstream, *, model: str | None = MODEL, kind: str = "openai", timeout: float = 20.0
     ) -> None:
-        self.spent: list[tuple[str, str, Bill]] = []
+        self.spent: list[tuple[Endpoint, str, str, Bill]] = []
         url = upstream.url if kind == "anthropic" else upstream.openai_url
         self._settings = Settings(
             memory_only=True, upstreams=[{"name": "fake", "url": url, "kind": kind, "models": [MODEL], "retries": 0}]
@@ -89,7 +89,7 @@ class JudgeRun:
             try:
                 return await scenario(judge)
             finally:
-                assert judge.pending == 0
+                assert judge.pending.total() == 0
                 judge.close()
                 upstreams.close()
 
@@ -122,8 +122,8 @@ def test_the_model_decides_the_rest_and_is_paid_for(
     run = JudgeRun(upstream, kind=kind)
     found = run.verdict(OPEN._replace(tenant="team"))
     assert (found.verdict, found.rung) == (verdict, "model")
-    ((model, tenant, bill),) = run.spent
-    assert (model, tenant) == (MODEL, "team")
+    ((endpoint, model, tenant, bill),) = run.spent
+    assert (endpoint.value, model, tenant) == ("messages" if kind == "anthropic" else "chat/completions", MODEL, "team")
     assert found.usd == bill.usd
     assert found.usd > 0
     (call,) = upstream.calls
@@ -219,15 +219,16 @@ def test_at_most_two_calls_run_at_a_time_and_pairs_beyond_the_limit_get_no_label
     upstream.answer = count
 
     async def flood(judge: Judge) -> list[Judgement | None]:
-        found = await asyncio.gather(*(judge.verdict(OPEN) for _ in range(judging.MAX_PAIRS + 10)))
+        pairs = [*[OPEN] * (judging.MAX_TENANT_PAIRS + 10), OPEN._replace(tenant="another")]
+        found = await asyncio.gather(*map(judge.verdict, pairs))
         assert judge.dropped == 10
         return found
 
-    found = JudgeRun(upstream)(flood)
+    *found, of_another = JudgeRun(upstream)(flood)
     assert found[-10:] == [None] * 10
-    assert all(each is not None and each.verdict == "same" for each in found[:-10])
+    assert all(each is not None and each.verdict == "same" for each in (*found[:-10], of_another))
     assert 1 <= most <= judging.MAX_CALLS
-    assert len(upstream.calls) == judging.MAX_PAIRS
+    assert len(upstream.calls) == judging.MAX_TENANT_PAIRS + 1
 
 
 def test_long_answers_are_not_sent_and_a_failing_embedder_is_undecided(upstream: FakeUpstream) -> None:

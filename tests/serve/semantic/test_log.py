@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import struct
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from knapcache.store.encryption import Encryption
 from knapcache.store.redis.store import RedisStore
 from knapcache.store.redis.urls import parse
 from knapcache.store.sqlite.rows import Sealer
+from tests.support.programs import find_module
 from tests.support.redis_servers import EngineServer
 
 OpenLog = Callable[..., SemanticLog]
@@ -24,13 +27,13 @@ ENCRYPTION_KEY = bytes(range(32))
 _numbers = itertools.count()
 
 
-def question(number: int, time: float = 1.0) -> QuestionRecord:
-    return QuestionRecord("build", b"f" * 32, key(number), bytes([number % 256]) * 384, time)
+def question(number: int, time: float = 1.0, scope: str = "tenant") -> QuestionRecord:
+    return QuestionRecord("build", b"f" * 32, key(number), bytes([number % 256]) * 384, time, scope)
 
 
-def label(number: int) -> LabelRecord:
+def label(number: int, scope: str = "tenant") -> LabelRecord:
     found = Label(key(number), (0.1, -2.0, 1 / 3), 0.2, 0.1 + number, number % 2 == 0, "audit", 5.5)
-    return LabelRecord("build", "tenant", f"match {number}", "equal", found)
+    return LabelRecord("build", scope, f"match {number}", "equal", found)
 
 
 def key(number: int) -> bytes:
@@ -50,7 +53,7 @@ def questions(log: SemanticLog, after: bytes = START, limit: int = 1000) -> tupl
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
-    pytest.importorskip("redis", reason="the extra redis is not installed")
+    find_module("redis", "the extra redis")
     with EngineServer(tmp_path_factory.mktemp("engine")) as server:
         yield server
 
@@ -145,6 +148,29 @@ def test_the_oldest_records_are_removed(open_log: OpenLog, monkeypatch: pytest.M
     assert [record.key for record in questions(log)[0]] == [key(number) for number in (*kept[1:], 40, 41)]
 
 
+def test_a_flood_leaves_the_share_of_every_other_scope(open_log: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("log", "sqlite_log", "redis_log"):
+        monkeypatch.setattr(f"knapcache.serve.semantic.{module}.MAX_LABELS", 30)
+    first, second = open_log(max_questions=30), open_log(max_questions=30)
+    shares = {"b": range(1000, 1010), "c": range(2000, 2007)}
+    for scope, numbers in shares.items():
+        first.append([question(k, scope=scope) for k in numbers], [label(k, scope=scope) for k in numbers])
+    for number in range(0, 300, 5):
+        flood = range(number, number + 5)
+        second.append([question(k, scope="a") for k in flood], [label(k, scope="a") for k in flood])
+    second.append([question(299, time=2.0, scope="a")])  # a replaced question
+    second.drop([key(2000)])
+    reopened = open_log(max_questions=30)
+    kept = [record.key for record in questions(reopened)[0]]
+    assert kept == [key(k) for k in (*shares["b"], *shares["c"][1:], *range(287, 300))]
+    labels = [record.match_id for record in reopened.read_labels()[0]]
+    assert labels == [f"match {k}" for k in (*shares["b"], *shares["c"], *range(287, 300))]
+    # A scope beyond its share loses its own oldest records.
+    first.append([question(k, scope="b") for k in range(1010, 1030)])
+    counts = Counter(record.scope for record in questions(first)[0])
+    assert counts == {"a": 12, "b": 12, "c": 6}
+
+
 def test_a_position_in_another_log_is_the_beginning(open_log: OpenLog) -> None:
     log = open_log()
     log.append([question(1)], [label(1)])
@@ -174,7 +200,14 @@ def test_records_that_are_damaged_or_of_another_version_or_secret_are_not_read(e
         assert (key(3) in content) != encrypted or record == label(3)
     other = RecordCodec(Sealer(b"another secret", encryption))
     assert other.read_question(codec.question(question(3))) is None
-    for version, body in ((b"Q2", b""), (b"Q1", b"short"), (b"Q1", bytes(8) + b"\x05\x05\x05" + b"x" * 15)):
+    old = struct.pack("<dBBB", 1.0, 5, 32, 32) + b"build" + b"f" * 32 + key(3) + b"\3" * 384
+    assert codec.read_question(b"".join(sealer.protect(b"semantic record", b"Q1" + old))) == question(3, scope="")
+    for version, body in (
+        (b"Q2", b""),
+        (b"Q3", old),
+        (b"Q1", b"short"),
+        (b"Q1", bytes(8) + b"\x05\x05\x05" + b"x" * 15),
+    ):
         assert codec.read_question(b"".join(sealer.protect(b"semantic record", version + body))) is None
     for json in (b'["a"]', b"{}", b"[1,2,3,4,5,6,7,8,9,10,11]", b'["","","","","00",[true],0,0,true,"audit",0]',
                  b'["","","","","00",[1],0,0,1,"audit",0]', b'["","","","","00",[1],0,0,true,"other",0]'):  # fmt: skip

@@ -23,6 +23,7 @@ from knapcache.serve.semantic import matcher as module
 from knapcache.serve.semantic.log import MemoryLog
 from knapcache.serve.semantic.matcher import Asked, Found, Matcher
 
+POISON = "plutonium"
 STORED, SAME, OTHER = "How do I bake bread?", "How can I bake bread?", "Who painted the night watch?"
 
 
@@ -35,6 +36,8 @@ class BagOfWords:
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         if self.broken:
             raise OSError("no model")
+        if any(POISON in text for text in texts):
+            raise ValueError(f"not a number: {texts}")
         rows = np.zeros((len(texts), self.dimensions), np.float32)
         for row, text in zip(rows, texts, strict=True):
             for word in text.lower().strip("?").split():
@@ -273,6 +276,17 @@ def test_a_broken_model_fails_no_request(cache: Cache, caplog: pytest.LogCapture
     assert caplog.text.count("serves nothing now") == 1
     tier.embedder.broken = False  # type: ignore[attr-defined]
     assert tier.find(ask(cache, STORED)).kind == "none"
+
+
+def test_a_question_that_causes_a_fault_fails_alone(cache: Cache, caplog: pytest.LogCaptureFixture) -> None:
+    tier = matcher(cache)
+    for _ in range(3):
+        found = tier.find(ask(cache, f"How do I bake {POISON} bread?"))
+        assert (found.kind, found.reason) == ("failed", "fault")
+        assert not tier.failure
+        assert tier.find(ask(cache, STORED)).kind == "none"
+    assert [record.levelname for record in caplog.records] == ["ERROR"], "a fault is logged once"
+    assert POISON not in caplog.records[0].getMessage()
 
 
 def test_a_log_that_cannot_be_read_ends_serving(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:

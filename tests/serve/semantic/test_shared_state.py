@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.meanings import MeaningUpstream, SemanticClient, spare_questions
+from tests.support.programs import find_module
 from tests.support.proxy_process import ADMIN_TOKEN, ProxyProcess
 from tests.support.redis_servers import EngineServer
 from tests.support.running_proxy import RunningProxy
@@ -65,7 +66,7 @@ def test_two_workers_agree(upstream: MeaningUpstream, tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_proxies_on_one_engine_share_the_certificate(upstream: MeaningUpstream, tmp_path: Path) -> None:
-    pytest.importorskip("redis", reason="the extra redis is not installed")
+    find_module("redis", "the extra redis")
     with ExitStack() as stack:
         engine = stack.enter_context(EngineServer(tmp_path))
         settings = {"store": f"redis://127.0.0.1:{engine.port}", "secret": "5e" * 32, "allow_anonymous": True}

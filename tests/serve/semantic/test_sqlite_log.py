@@ -17,7 +17,7 @@ import pytest
 
 from knapcache.errors import StoreError
 from knapcache.serve.semantic.log import START, same_log
-from knapcache.serve.semantic.sqlite_log import SqliteLog
+from knapcache.serve.semantic.sqlite_log import FIRST_SCHEMA, FORMAT, SqliteLog
 from knapcache.store.encryption import Encryption
 from knapcache.store.sqlite.rows import Sealer
 from tests.serve.semantic.test_log import key, label, question, questions
@@ -90,7 +90,7 @@ def test_a_damaged_file_is_set_aside_and_a_new_log_is_begun(
     old = log.read_questions()[1]
     log.close()
     content = bytearray(path.read_bytes())
-    content[4096:-4096] = os.urandom(len(content) - 8192)
+    content[4096:-4096] = Random(1).randbytes(len(content) - 8192)
     path.write_bytes(content)
     first, second = open_log(path), open_log(path)
     for each in (first, second):
@@ -132,7 +132,7 @@ def test_a_log_of_a_newer_version_is_not_changed(path: Path, log: SqliteLog) -> 
     log.append([question(1)])
     log.close()
     connection = apsw.Connection(str(path))
-    connection.pragma("user_version", 2)
+    connection.pragma("user_version", FORMAT + 1)
     connection.close()
     newer = open_log(path)
     with pytest.raises(StoreError, match="newer version"):
@@ -284,3 +284,30 @@ def mutate(content: bytes, random: Random) -> bytes:
             case _:
                 changed[at] ^= 1 << random.randrange(8)
     return bytes(changed)
+
+
+def test_a_log_of_the_first_format_is_converted(path: Path, log: SqliteLog) -> None:
+    log.append([question(1), question(2)], [label(1), label(2)])
+    log.drop([key(2)])
+    log.close()
+    connection = apsw.Connection(str(path))
+    for statement in ("DROP INDEX questions_by_scope", "DROP INDEX labels_by_scope", "DROP TABLE counts"):
+        connection.execute(statement)
+    for table in ("questions", "labels"):
+        connection.execute(f"ALTER TABLE {table} DROP COLUMN scope")
+    connection.execute("INSERT INTO meta VALUES ('questions', 1)")
+    connection.pragma("user_version", 1)
+    found = {sql for (sql,) in connection.execute("SELECT sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%'")}
+    assert found == set(FIRST_SCHEMA)
+    connection.close()
+    converted = open_log(path)
+    assert questions(converted)[0] == [question(1)]
+    assert converted.read_labels()[0] == [label(1), label(2)]
+    assert converted.read_drops()[0] == [key(2)]
+    converted.append([question(3)], [label(3)])
+    converted.check()
+    converted.close()
+    connection = apsw.Connection(str(path))
+    assert connection.execute("SELECT count(DISTINCT scope), count(*) FROM labels").fetchall() == [(1, 3)]
+    assert connection.execute("SELECT count(*) FROM labels WHERE scope = x''").fetchall() == [(0,)]
+    connection.close()

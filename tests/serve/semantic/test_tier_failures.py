@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from knapcache.errors import StoreError
-from knapcache.serve.semantic import matcher
+from knapcache.semantic.embedding import Embedder
+from knapcache.serve.semantic import matcher, opening
+from knapcache.serve.semantic import tier as tier_module
+from knapcache.serve.settings import Settings
 from tests.serve.semantic.conftest import StartTier, TierProxy
 from tests.support.meanings import TASKS, WORDINGS, Asked, MeaningUpstream, SemanticClient, spare_questions
 from tests.support.timing import wait_until
@@ -96,3 +101,36 @@ def test_a_failed_audit_is_answered_by_the_certified_answer(
         upstream._faults.clear()
     assert (asked.outcome, asked.right) == ("similar", True)
     assert tier.client.labels() == labels, "no answer came, so there is no label"
+
+
+def test_the_proxy_is_ready_when_the_labels_are_loaded(start_tier: StartTier, monkeypatch: pytest.MonkeyPatch) -> None:
+    loading, open_embedder = threading.Event(), opening.open_embedder
+
+    def slow(settings: Settings) -> Embedder:
+        assert loading.wait(60)
+        return open_embedder(settings)
+
+    monkeypatch.setattr(opening, "open_embedder", slow)
+    try:
+        proxy = start_tier().proxy
+        answer = httpx.get(f"{proxy.url}/readyz")
+        assert (answer.status_code, answer.text) == (
+            503,
+            "not ready: the semantic tier is loading its model and labels\n",
+        )
+        assert httpx.get(f"{proxy.url}/healthz").status_code == 200
+        with monkeypatch.context() as patch:  # it does not wait longer than that
+            patch.setattr(tier_module, "READY_SECONDS", 0.0)
+            assert httpx.get(f"{proxy.url}/readyz").status_code == 200
+    finally:
+        loading.set()
+    wait_until(lambda: httpx.get(f"{proxy.url}/readyz").status_code == 200)
+
+
+def test_a_tier_that_cannot_start_does_not_keep_the_proxy_from_being_ready(
+    start_tier: StartTier, tmp_path: Path
+) -> None:
+    (tmp_path / "data" / "semantic.sqlite").mkdir(parents=True)
+    tier = start_tier(path=tmp_path / "data")
+    wait_until(lambda: httpx.get(f"{tier.proxy.url}/readyz").status_code == 200)
+    assert tier.client.status()["problem"]

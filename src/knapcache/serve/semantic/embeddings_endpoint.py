@@ -20,7 +20,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from knapcache.errors import UpstreamFailed
+from knapcache.errors import InvalidInput, UpstreamFailed
 from knapcache.serve.upstream.client import Client, encode_headers, parse_base_url
 from knapcache.serve.upstream.proxies import environment_proxy
 
@@ -37,6 +37,8 @@ MAX_REPLY = 32 << 20
 COMPONENT_BYTES, REPLY_BYTES = 32, 64 << 10
 """Bytes of a component as JSON, and of all the rest of a reply, at most. A longer reply is not parsed: that would hold
 the interpreter's lock, and stop the event loop, for up to a second."""
+REFUSED_TEXT = (400, 413, 422)
+"""Statuses with which an API that works refuses a text. They cause no pause, or one caller could stop the tier."""
 _WORD = re.compile(r"\w+|[^\w\s]")
 _CHARACTERS_PER_TOKEN = 8
 """A longer word counts as several tokens."""
@@ -86,7 +88,10 @@ class EndpointEmbedder:
         return self._dimensions
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return one vector of length 1 for each text, as rows. Raises UpstreamFailed."""
+        """Return one vector of length 1 for each text, as rows.
+
+        Raises UpstreamFailed; InvalidInput for a text that the API refuses.
+        """
         with self._lock:
             if self._clock() < self._resume_at:
                 raise UpstreamFailed(502, f"{self._reason} (not tried again yet)")
@@ -123,8 +128,12 @@ class EndpointEmbedder:
             if not error.safe_to_retry:
                 raise
             status, reply = await self._post(content)  # the API had closed an idle connection
+        if status in REFUSED_TEXT and self._dimensions:
+            raise InvalidInput(f"semantic_embeddings refused a text with status {status}")
         if status != 200:
-            raise UpstreamFailed(502, f"semantic_embeddings answered with status {status}{_message(reply)}")
+            # The message may quote the texts. Before the first vectors, they are of no request.
+            message = "" if self._dimensions else _message(reply)
+            raise UpstreamFailed(502, f"semantic_embeddings answered with status {status}{message}")
         return self._vectors(reply, len(texts))
 
     async def _post(self, content: bytes) -> tuple[int, bytes]:

@@ -8,7 +8,8 @@ The two questions and the two answers are sent as one JSON object, so that no te
 instructions say that they are data. The judge's calls use only credentials of the settings, never a caller's. They are
 neither cached nor matched. Their cost is counted for the judge's model, and returned with the verdict.
 
-Bounds: at most MAX_PAIRS pairs wait or are judged in a process, MAX_CALLS of them by the model. A pair that does not
+Bounds: at most MAX_PAIRS pairs wait or are judged in a process, MAX_TENANT_PAIRS of one tenant, so that none fills the
+queue alone, and MAX_CALLS of them are judged by the model. A pair that does not
 fit gets no label at all. That does not bias the labels: whether a pair fits depends on the pairs before it, and not on
 its answers, which are not read. A pair that is accepted always gets a label, however its judgement ends.
 """
@@ -18,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -39,7 +41,7 @@ from knapcache.wire.registry import FORMATS
 
 log = logging.getLogger("knapcache.serve")
 
-MAX_PAIRS, MAX_CALLS = 64, 2
+MAX_PAIRS, MAX_TENANT_PAIRS, MAX_CALLS = 128, 64, 2
 MAX_SENT = 8_000
 """Characters of an answer that is sent to the model. Longer ones stay undecided."""
 TIMEOUT = 30.0
@@ -57,8 +59,8 @@ INSTRUCTIONS = (
 VERDICTS: Mapping[str, Verdict] = {"SAME": "same", "DIFFERENT": "different"}
 
 Embed = Callable[[Sequence[str]], npt.NDArray[np.float32]]
-CountSpent = Callable[[str, str, Bill], None]
-"""Counts what a call cost: its model, the tenant, and the bill."""
+CountSpent = Callable[[Endpoint, str, str, Bill], None]
+"""Counts what a call cost: its endpoint, its model, the tenant, and the bill."""
 
 
 class StoredAnswer(NamedTuple):
@@ -79,6 +81,7 @@ class AnswerPair(NamedTuple):
     new: StoredAnswer
     """The upstream's answer to the question."""
     tenant: str = ""
+    """Name of the principal whose request is judged."""
 
 
 class Judgement(NamedTuple):
@@ -118,17 +121,17 @@ class Judge:
         self._plain_body = False
         """The model refuses the options; its requests have none."""
         self._logged = False
-        self.pending = 0
-        """Pairs that wait or are judged."""
+        self.pending: Counter[str] = Counter()
+        """Pairs that wait or are judged, by tenant."""
         self.dropped = 0
         """Pairs that did not fit."""
 
     async def verdict(self, pair: AnswerPair) -> Judgement | None:
         """Return whether two answers say the same; None if too many pairs wait, so that there is no label."""
-        if self.pending >= MAX_PAIRS:
+        if self.pending[pair.tenant] >= MAX_TENANT_PAIRS or self.pending.total() >= MAX_PAIRS:
             self.dropped += 1
             return None
-        self.pending += 1
+        self.pending[pair.tenant] += 1
         try:
             try:
                 found, texts = await self._pool.call(partial(climb, pair, self._embed))
@@ -140,7 +143,7 @@ class Judge:
             async with self._calls:
                 return await self._ask(self._upstream, pair, texts)
         finally:
-            self.pending -= 1
+            self.pending[pair.tenant] -= 1
 
     async def _ask(self, upstream: Upstream, pair: AnswerPair, texts: tuple[str, ...]) -> Judgement:
         """Ask the model."""
@@ -158,7 +161,7 @@ class Judge:
             bill = self._meter.bill(endpoint, model, complete.usage, seconds, service_tier=complete.tier)
             usd = bill.usd or 0.0
             if self._spent is not None:
-                self._spent(model, pair.tenant, bill)
+                self._spent(endpoint, model, pair.tenant, bill)
         self._logged = False
         return Judgement(read_verdict(answer_text(endpoint, complete.body, complete.form)), "model", usd)
 

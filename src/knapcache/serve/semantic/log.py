@@ -8,8 +8,9 @@ They are lists to which any process appends, and which every process reads in th
 certificate follow from them, so all processes decide alike, also after a restart. sqlite_log.py has them in a file,
 redis_log.py in a shared store, MemoryLog in this process alone.
 
-    Invariant: at most `max_questions` questions, MAX_LABELS labels and MAX_DROPS drops are kept; the oldest are removed
-    first. Of the questions with one key, only the last is kept.
+    Invariant: at most `max_questions` questions, MAX_LABELS labels and MAX_DROPS drops are kept. Beyond that, the
+    oldest question or label of the scope that has the most is removed (semantic/shares.py), and the oldest drop. Of the
+    questions with one key, only the last is kept.
 
 A position names the log as well as the place in it. After a log was lost and begun again, a position in the old one is
 taken for START, and `same_log` tells the two apart.
@@ -24,6 +25,7 @@ from collections.abc import Collection, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from knapcache.semantic.learner import Label
+from knapcache.semantic.shares import FairShares
 
 T = TypeVar("T")
 
@@ -44,6 +46,8 @@ class QuestionRecord(NamedTuple):
     vector: bytes
     """As int8, by `index.pack_vector`."""
     time: float
+    scope: str = ""
+    """Of the caller: its questions have a share of the log."""
 
 
 class LabelRecord(NamedTuple):
@@ -117,19 +121,20 @@ class MemoryLog:
         self._questions: _Numbered[QuestionRecord] = _Numbered(self._epoch, max_questions)
         self._labels: _Numbered[LabelRecord] = _Numbered(self._epoch, MAX_LABELS)
         self._drops: _Numbered[bytes] = _Numbered(self._epoch, MAX_DROPS)
-        self._numbers: OrderedDict[bytes, int] = OrderedDict()
-        """Number of the question with a key, the oldest first."""
+        self._numbers: dict[bytes, int] = {}
+        """Number of the question with a key."""
 
     def append(self, questions: Sequence[QuestionRecord] = (), labels: Sequence[LabelRecord] = ()) -> None:
         """Add records."""
         with self._lock:
             for question in questions:
                 self._forget(question.key)
-                self._numbers[question.key] = self._questions.add(question)
-                if len(self._numbers) > len(self._questions):
-                    self._numbers.popitem(last=False)
+                self._numbers[question.key] = self._questions.add(question, question.scope)
+                for removed in self._questions.bound():
+                    del self._numbers[removed.key]
             for label in labels:
-                self._labels.add(label)
+                self._labels.add(label, label.scope)
+                self._labels.bound()
 
     def read_questions(self, after: bytes = START, limit: int = 1000) -> tuple[list[QuestionRecord], bytes]:
         """Return the questions after a position."""
@@ -152,6 +157,7 @@ class MemoryLog:
             for key in keys:
                 self._forget(key)
                 self._drops.add(key)
+                self._drops.bound()
 
     def close(self) -> None:
         """Do nothing."""
@@ -167,20 +173,23 @@ class _Numbered(Generic[T]):
     def __init__(self, epoch: str, limit: int) -> None:
         self._epoch, self._limit = epoch, limit
         self._records: OrderedDict[int, T] = OrderedDict()
+        self._shares: FairShares[int] = FairShares()
         self._last = 0
 
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def add(self, record: T) -> int:
+    def add(self, record: T, scope: str = "") -> int:
         self._last += 1
         self._records[self._last] = record
-        if len(self._records) > self._limit:
-            self._records.popitem(last=False)
+        self._shares.add(scope, self._last)
         return self._last
 
-    def remove(self, number: int) -> None:
-        del self._records[number]
+    def bound(self) -> list[T]:
+        """Remove what is beyond the limit, and return it."""
+        excess = [self._shares.excess()] if len(self._records) > self._limit else []
+        return [self.remove(number) for number in excess]
+
+    def remove(self, number: int) -> T:
+        self._shares.remove(number)
+        return self._records.pop(number)
 
     def after(self, position: bytes, limit: int) -> tuple[list[T], bytes]:
         place, numbers = place_in(self._epoch, position), []

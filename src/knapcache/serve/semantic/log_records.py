@@ -1,6 +1,6 @@
 """Bytes of the records of the semantic tier's log: version, sealed content. Unknown versions are skipped.
 
-    question   "Q1", build, frame, key, vector, time
+    question   "Q2", time, build, frame, key, scope, vector; "Q1" of earlier versions has no scope
     label      "L1", JSON
     drop       "D1", key
 
@@ -10,6 +10,7 @@ damaged, or written without the secret, is not read.
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from typing import Any, get_args
 
@@ -19,7 +20,8 @@ from knapcache.semantic.learner import Label, Source
 from knapcache.serve.semantic.log import LabelRecord, QuestionRecord
 from knapcache.store.sqlite.rows import Sealer
 
-_QUESTION = struct.Struct("<dBBB")  # time, lengths of build, frame and key
+_QUESTION = struct.Struct("<dBBBB")  # time, lengths of build, frame, key and scope
+_QUESTION_1 = struct.Struct("<dBBB")
 _CONTEXT = b"semantic record"
 _SEAL_BYTES = 16
 
@@ -35,11 +37,15 @@ class RecordCodec:
         encryption = self._sealer.encryption
         return (key,) if encryption is None else encryption.names(key)
 
+    def scope_tag(self, scope: str) -> bytes:
+        """Return 16 characters that stand for a scope. With encryption, its name cannot be guessed from them."""
+        return self.names(hashlib.sha256(b"scope " + scope.encode()).digest())[0][:8].hex().encode()
+
     def question(self, record: QuestionRecord) -> bytes:
         """Return the bytes of a question."""
-        build = record.build.encode()[:255]
-        head = _QUESTION.pack(record.time, len(build), len(record.frame), len(record.key))
-        return self._protect(b"".join((b"Q1", head, build, record.frame, record.key, record.vector)))
+        texts = record.build.encode()[:255], record.frame, record.key, record.scope.encode()[:255]
+        head = _QUESTION.pack(record.time, *map(len, texts))
+        return self._protect(b"".join((b"Q2", head, *texts, record.vector)))
 
     def label(self, record: LabelRecord) -> bytes:
         """Return the bytes of a label."""
@@ -52,16 +58,27 @@ class RecordCodec:
 
     def read_question(self, content: Any) -> QuestionRecord | None:
         """Return the question; None if it cannot be read."""
-        body = self._reveal(b"Q1", content)
-        if body is None or len(body) < _QUESTION.size:
+        head, body = _QUESTION, self._reveal(b"Q2", content)
+        if body is None:
+            head, body = _QUESTION_1, self._reveal(b"Q1", content)
+        if body is None or len(body) < head.size:
             return None
-        time, *lengths = _QUESTION.unpack_from(body)
-        parts, at = [], _QUESTION.size
+        time, *lengths = head.unpack_from(body)
+        parts, at = [], head.size
         for length in lengths:
             parts.append(body[at : at + length])
             at += length
-        build, frame, key = parts
-        return QuestionRecord(build.decode(errors="replace"), frame, key, body[at:], time) if at < len(body) else None
+        build, frame, key, scope = (*parts, b"")[:4]
+        if at >= len(body):
+            return None
+        return QuestionRecord(
+            build=build.decode(errors="replace"),
+            frame=frame,
+            key=key,
+            vector=body[at:],
+            time=time,
+            scope=scope.decode(errors="replace"),
+        )
 
     def read_label(self, content: Any) -> LabelRecord | None:
         """Return the label; None if it cannot be read."""

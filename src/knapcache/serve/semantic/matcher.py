@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from knapcache.cache import Cache
 from knapcache.cache.values import SimilarMatch
-from knapcache.errors import InvalidInput, StoreError
+from knapcache.errors import InvalidInput, StoreError, UpstreamFailed, public_text
 from knapcache.keys.request import KeyedRequest
 from knapcache.model import Endpoint
 from knapcache.semantic.embedding import Embedder
@@ -40,6 +40,9 @@ SWEEP_SECONDS = 600.0
 """Between two sweeps, which remove questions whose entries are gone."""
 MAX_TEXTS = 20_000
 """Texts of stored questions that stay in memory."""
+
+MAX_FAULTS = 20
+"""Different faults that questions caused which are logged."""
 
 PAIR_LENGTH = 16
 """Characters at the beginning of a match's id that name the two questions. The rest makes the id unique."""
@@ -101,6 +104,8 @@ class Matcher:
         self.failure = ""
         """Why nothing is served now; empty: it may be."""
         self._logged = False
+        self._faults: set[tuple[str, int]] = set()
+        """Type and line of the exceptions that were logged."""
         self.levels: dict[str, int] = {}
         """The certified level by scope. Replaced as a whole, for readers in other threads."""
         self._learners: dict[str, SemanticLearner] = {}
@@ -160,7 +165,7 @@ class Matcher:
             self._index = FrameIndexes(self.embedder.dimensions, self._limit)
         for each in questions:
             if each.build == self.embedder.build and len(each.vector) == self.embedder.dimensions:
-                self._index.add(each.frame, each.key, each.vector)
+                self._index.add(each.frame, each.key, each.vector, each.scope)
         self._questions_read = position
         return bool(questions)
 
@@ -179,9 +184,9 @@ class Matcher:
         self._labels_read = position
         return bool(labels)
 
-    def add_question(self, frame: bytes, key: bytes, vector: bytes) -> None:
+    def add_question(self, frame: bytes, key: bytes, vector: bytes, scope: str = "") -> None:
         """Add a question whose answer was stored, here and for all processes."""
-        self._append(questions=[QuestionRecord(self.embedder.build, frame, key, vector, self._clock())])
+        self._append(questions=[QuestionRecord(self.embedder.build, frame, key, vector, self._clock(), scope)])
 
     def add_label(self, scope: str, match_id: str, rung: str, label: Label) -> None:
         """Add a label, here and for all processes."""
@@ -205,16 +210,33 @@ class Matcher:
     # Requests.
 
     def find(self, asked: Asked) -> Found:
-        """Return what there is for a question. It raises nothing: the request goes upstream, whatever is broken."""
+        """Return what there is for a question. It raises nothing: the request goes upstream, whatever is broken.
+
+        A failure of the embedding API, the store or the disk concerns all questions, so none is looked at until the log
+        was read again. Any other exception concerns this question alone: otherwise one caller could stop the tier.
+        """
         if self.failure:
-            return Found("failed", "waiting after a failure")
+            return Found("failed", "failure")
         try:
             found = self._find(asked)
-        except Exception as error:  # the embedding API, the disk, or a fault of ours
-            self._note_failure(f"{type(error).__name__}: {error}")
-            return Found("failed", type(error).__name__)
+        except (UpstreamFailed, StoreError, OSError) as error:
+            self._note_failure(public_text(error))
+            return Found("failed", "failure")
+        except Exception as error:
+            self._log_fault(error)
+            return Found("failed", "fault")
         self._logged = False
         return found
+
+    def _log_fault(self, error: Exception) -> None:
+        """Log the fault that a question has caused, once for each place in the code."""
+        place = error.__traceback__
+        while place is not None and place.tb_next is not None:
+            place = place.tb_next
+        fault = type(error).__name__, place.tb_lineno if place is not None else 0
+        if fault not in self._faults and len(self._faults) < MAX_FAULTS:
+            self._faults.add(fault)
+            log.exception("The semantic tier cannot look at a question, and goes on with others")
 
     def _find(self, asked: Asked) -> Found:
         text = asked.question.text

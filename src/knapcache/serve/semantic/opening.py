@@ -14,7 +14,7 @@ from knapcache.semantic.embedding import Embedder, check_local_embedder, local_e
 from knapcache.serve.observe.events import VerdictEvent
 from knapcache.serve.semantic.call import SemanticCalls
 from knapcache.serve.semantic.embeddings_endpoint import EndpointEmbedder
-from knapcache.serve.semantic.judging import Judge
+from knapcache.serve.semantic.judging import CountSpent, Judge
 from knapcache.serve.semantic.log import MemoryLog, SemanticLog
 from knapcache.serve.semantic.matcher import Matcher
 from knapcache.serve.semantic.redis_log import RedisLog
@@ -36,6 +36,7 @@ def open_semantic(
     upstreams: Upstreams,
     meter: Meter,
     append_verdict: Callable[[VerdictEvent], None],
+    spent: CountSpent,
     *,
     folder: Path | None,
     secret: bytes,
@@ -46,6 +47,7 @@ def open_semantic(
 
     Raises MissingExtra if the local model is to be used and is not installed.
 
+    spent          counts what the judge's calls cost
     folder         of the log and the index; None: both are in memory
     shared_store   has the log, if it is given
     """
@@ -82,7 +84,7 @@ def open_semantic(
         upstreams=upstreams,
         model=settings.semantic_judge or "",
         meter=meter,
-        spent=cache.similar.add_spent,
+        spent=spent,
     )
     return SemanticCalls(tier, judge, append_verdict)
 

@@ -21,7 +21,7 @@ from knapcache.serve.semantic.log import (
     place_in,
 )
 from knapcache.serve.semantic.log_records import RecordCodec
-from knapcache.store.redis.record_logs import NO_RECORD, RecordLogs
+from knapcache.store.redis.record_logs import NO_RECORD, LogChange, RecordLogs
 
 QUESTIONS, LABELS, DROPS = "sq", "sl", "sd"
 T = TypeVar("T")
@@ -37,10 +37,15 @@ class RedisLog:
     def append(self, questions: Sequence[QuestionRecord] = (), labels: Sequence[LabelRecord] = ()) -> None:
         """Add records."""
         if questions:
-            records = [pair for each in questions for pair in self._replacing(each.key, self._codec.question(each))]
+            records = [
+                change
+                for each in questions
+                for change in self._replacing(each.key, self._codec.question(each), self._codec.scope_tag(each.scope))
+            ]
             self._logs.append(QUESTIONS, records, self._max_questions)
         if labels:
-            self._logs.append(LABELS, [(b"", self._codec.label(each)) for each in labels], MAX_LABELS)
+            changes = [LogChange(b"", self._codec.label(each), self._codec.scope_tag(each.scope)) for each in labels]
+            self._logs.append(LABELS, changes, MAX_LABELS)
 
     def read_questions(self, after: bytes = START, limit: int = 1000) -> tuple[list[QuestionRecord], bytes]:
         """Return the questions after a position."""
@@ -57,17 +62,17 @@ class RedisLog:
     def drop(self, keys: Collection[bytes]) -> None:
         """Remove the questions with these keys."""
         if keys:
-            removed = [pair for key in keys for pair in self._replacing(key, NO_RECORD)]
+            removed = [change for key in keys for change in self._replacing(key, NO_RECORD)]
             self._logs.append(QUESTIONS, removed, self._max_questions)
-            self._logs.append(DROPS, [(b"", self._codec.drop(key)) for key in keys], MAX_DROPS)
+            self._logs.append(DROPS, [LogChange(b"", self._codec.drop(key)) for key in keys], MAX_DROPS)
 
     def close(self) -> None:
         """Do nothing: the store has the connections."""
 
-    def _replacing(self, key: bytes, record: bytes) -> list[tuple[bytes, bytes]]:
+    def _replacing(self, key: bytes, record: bytes, scope: bytes = b"") -> list[LogChange]:
         """Return what removes the questions with a key, under older names too, and appends a new record."""
         first, *older = self._codec.names(key)
-        return [*((name, NO_RECORD) for name in older), (first, record)]
+        return [*(LogChange(name, NO_RECORD) for name in older), LogChange(first, record, scope)]
 
     def _read(self, kind: str, decode: Callable[[Any], T | None], after: bytes, limit: int) -> tuple[list[T], bytes]:
         epoch = self._logs.epoch()

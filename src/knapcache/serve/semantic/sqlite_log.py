@@ -1,10 +1,11 @@
 """The log of the semantic tier as a SQLite file, which several processes append to and read.
 
-    questions (id, name, record)   name: the key, or with encryption another digest of it
-    labels (id, record)
+    questions (id, name, record, scope)   name: the key, or with encryption another digest of it
+    labels (id, record, scope)            scope: a digest of its name (`RecordCodec.scope_tag`)
     drops (id, record)
-    meta (name, value)             epoch: identity of the log · mark: of secret and encryption · key: id of the key that
-                                   encrypts · questions: their number
+    counts (part, scope, number)          questions and labels of each scope
+    meta (name, value)                    epoch: identity of the log · mark: of secret and encryption · key: id of the
+                                          key that encrypts
 
 Ids only increase. Records are sealed and perhaps encrypted (log_records.py); one that is damaged is skipped.
 
@@ -17,11 +18,10 @@ Processes that had an old file open notice that another one has its name, and op
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,25 +39,49 @@ from knapcache.serve.semantic.log import (
 )
 from knapcache.serve.semantic.log_records import RecordCodec
 from knapcache.store.sqlite.database import DAMAGE
-from knapcache.store.sqlite.files import restrict
 from knapcache.store.sqlite.rows import Sealer
+from knapcache.store.sqlite.side_files import (
+    connect,
+    file_id,
+    only_process,
+    schema_after,
+    schema_of,
+    set_aside,
+    use_log,
+    writing,
+)
 
 log = logging.getLogger("knapcache.semantic")
 
-FORMAT = 1
+FORMAT = 2
+"""Format 1 had no scopes. It is converted: its questions are of no scope, and the first to be removed."""
 APPLICATION_ID = 0x4B6E7365  # "Knse"
-BUSY_SECONDS = 5.0
-"""How long a transaction waits for that of another process."""
 MAX_RECORD = 1 << 20
 """Bytes of a record. A longer one is not ours."""
-SCHEMA = (
+FIRST_SCHEMA = (
     "CREATE TABLE questions (id INTEGER PRIMARY KEY AUTOINCREMENT, name BLOB NOT NULL, record BLOB NOT NULL)",
     "CREATE INDEX questions_by_name ON questions (name)",
     "CREATE TABLE labels (id INTEGER PRIMARY KEY AUTOINCREMENT, record BLOB NOT NULL)",
     "CREATE TABLE drops (id INTEGER PRIMARY KEY AUTOINCREMENT, record BLOB NOT NULL)",
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID",
 )
-TABLES = ("questions", "labels", "drops")
+SCOPED = ("questions", "labels")
+"""Tables in which each scope has a share."""
+SCOPE_COLUMN = "scope BLOB NOT NULL DEFAULT x''"
+ADDED = (
+    "CREATE INDEX questions_by_scope ON questions (scope, id)",
+    "CREATE INDEX labels_by_scope ON labels (scope, id)",
+    "CREATE TABLE counts (part TEXT NOT NULL, scope BLOB NOT NULL, number INTEGER NOT NULL,"
+    " PRIMARY KEY (part, scope)) WITHOUT ROWID",
+)
+SCHEMA = (
+    *(
+        f"{each[:-1]}, {SCOPE_COLUMN})" if each.startswith(tuple(f"CREATE TABLE {name}" for name in SCOPED)) else each
+        for each in FIRST_SCHEMA
+    ),
+    *ADDED,
+)
+TABLES = (*SCOPED, "drops")
 DAMAGE_AT_OPENING = (*DAMAGE, apsw.SQLError, apsw.ReadOnlyError, apsw.TooBigError, UnicodeDecodeError)
 T = TypeVar("T")
 
@@ -79,18 +103,22 @@ class SqliteLog:
         """Add records."""
         if not questions and not labels:
             return
-        new = [(self._codec.names(record.key), self._codec.question(record)) for record in questions]
-        sealed_labels = [(self._codec.label(record),) for record in labels]
+        codec = self._codec
+        new = [(codec.names(each.key), codec.question(each), codec.scope_tag(each.scope)) for each in questions]
+        new_labels = [(codec.label(each), codec.scope_tag(each.scope)) for each in labels]
 
         def write(connection: apsw.Connection) -> None:
-            with _writing(connection):
-                for names, record in new:
+            with writing(connection):
+                for names, record, scope in new:
                     _delete_questions(connection, names)
-                    connection.execute("INSERT INTO questions (name, record) VALUES (?, ?)", (names[0], record))
-                if new:
-                    self._count(connection, len(new))
-                if sealed_labels:
-                    _append_bounded(connection, "labels", sealed_labels, MAX_LABELS)
+                    insert = "INSERT INTO questions (name, record, scope) VALUES (?, ?, ?)"
+                    connection.execute(insert, (names[0], record, scope))
+                    _count(connection, "questions", scope, 1)
+                for record, scope in new_labels:
+                    connection.execute("INSERT INTO labels (record, scope) VALUES (?, ?)", (record, scope))
+                    _count(connection, "labels", scope, 1)
+                _bound(connection, "questions", self._max_questions)
+                _bound(connection, "labels", MAX_LABELS)
 
         self._run(write)
 
@@ -114,10 +142,11 @@ class SqliteLog:
         drops = [(self._codec.drop(key),) for key in keys]
 
         def write(connection: apsw.Connection) -> None:
-            with _writing(connection):
+            with writing(connection):
                 for each in names:
                     _delete_questions(connection, each)
-                _append_bounded(connection, "drops", drops, MAX_DROPS)
+                connection.executemany("INSERT INTO drops (record) VALUES (?)", drops)
+                connection.execute("DELETE FROM drops WHERE id <= ?", (connection.last_insert_rowid() - MAX_DROPS,))
 
         self._run(write)
 
@@ -128,7 +157,7 @@ class SqliteLog:
             self._disconnect()
 
     def check(self) -> None:
-        """Raise CorruptState unless the number of questions is the stored one, and nothing exceeds its limit."""
+        """Raise CorruptState unless the numbers of the scopes are the stored ones, and nothing exceeds its limit."""
 
         def count(connection: apsw.Connection) -> None:
             limits = dict(zip(TABLES, (self._max_questions, MAX_LABELS, MAX_DROPS), strict=True))
@@ -136,8 +165,9 @@ class SqliteLog:
                 ((rows,),) = connection.execute(f"SELECT count(*) FROM {table}")
                 if rows > limit:
                     raise CorruptState(f"{rows} {table}, but the limit is {limit}")
-                if table == "questions" and rows != _meta(connection, "questions"):
-                    raise CorruptState(f"{rows} questions, but {_meta(connection, 'questions')} are counted")
+            found, counted = (sorted(connection.execute(select).fetchall()) for select in (COUNT_ROWS, COUNTED))
+            if found != counted:
+                raise CorruptState(f"the scopes have {found}, but {counted} are counted")
 
         self._run(count)
 
@@ -146,21 +176,14 @@ class SqliteLog:
             with connection:  # one snapshot
                 epoch = str(_meta(connection, "epoch"))
                 place = place_in(epoch, after)
-                select = f"SELECT id, record FROM {table} WHERE id > ? ORDER BY id LIMIT ?"
-                rows = connection.execute(select, (int(place) if place.isdigit() else 0, limit)).fetchall()
+                # A record that is too long is not ours, and reading it would fail.
+                select = f"SELECT id, record FROM {table} WHERE id > ? AND length(record) < ? ORDER BY id LIMIT ?"
+                values = int(place) if place.isdigit() else 0, MAX_RECORD, limit
+                rows = connection.execute(select, values).fetchall()
             found = [record for _, content in rows if (record := decode(content)) is not None]
             return found, next_position(epoch, after, int(str(rows[-1][0])) if rows else None)
 
         return self._run(read)
-
-    def _count(self, connection: apsw.Connection, new: int) -> None:
-        """Count new questions, and remove the oldest ones beyond the limit."""
-        count = int(_meta(connection, "questions")) + new
-        if (excess := count - self._max_questions) > 0:
-            oldest = "SELECT id FROM questions ORDER BY id LIMIT ?"
-            connection.execute(f"DELETE FROM questions WHERE id IN ({oldest})", (excess,))
-            count -= connection.changes()
-        _put_meta(connection, "questions", count)
 
     def _run(self, operation: Callable[[apsw.Connection], T]) -> T:
         """Run an operation. A damaged file is replaced, and the operation repeated with the new one."""
@@ -179,11 +202,11 @@ class SqliteLog:
         """Return the connection. damage: what was found; the file is replaced unless another process has done that."""
         if self._closed:
             raise StoreError("the semantic log is closed")
-        if self._connection is None or self._inode != _inode(self.path):
+        if self._connection is None or self._inode != file_id(self.path):
             self._disconnect()
-            with _only_process(Path(f"{self.path}.lock")):
+            with only_process(self.path):
                 self._connection = self._open(damage)
-                self._inode = _inode(self.path)
+                self._inode = file_id(self.path)
         return self._connection
 
     def _disconnect(self) -> None:
@@ -195,7 +218,7 @@ class SqliteLog:
     def _open(self, damage: str) -> apsw.Connection:
         connection = None
         try:
-            connection = self._connect()
+            connection = connect(self.path, MAX_RECORD)
             if damage and connection.pragma("quick_check") != "ok":
                 raise apsw.CorruptError(damage)
             self._prepare(connection)
@@ -208,16 +231,8 @@ class SqliteLog:
             if connection is not None:
                 connection.close(True)
             raise
-        connection = self._connect()
+        connection = connect(self.path, MAX_RECORD)
         self._prepare(connection)
-        return connection
-
-    def _connect(self) -> apsw.Connection:
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
-        connection = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)
-        restrict(connection, MAX_RECORD)
-        connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
         return connection
 
     def _prepare(self, connection: apsw.Connection) -> None:
@@ -225,20 +240,20 @@ class SqliteLog:
         version, identity = connection.pragma("user_version"), connection.pragma("application_id")
         if identity == APPLICATION_ID and version > FORMAT:
             raise StoreError(f"{self.path} was written by a newer version of knapcache; it was not changed")
-        existing = connection.execute("SELECT sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%'").fetchall()
-        if existing and (identity != APPLICATION_ID or {sql for (sql,) in existing} != set(SCHEMA)):
+        existing = schema_of(connection)
+        known = schema_after(SCHEMA), schema_after(FIRST_SCHEMA)
+        if existing and (identity != APPLICATION_ID or existing not in known):
             raise apsw.CorruptError("its tables are not those of a log")
-        if connection.pragma("journal_mode", "wal") != "wal":
-            raise StoreError("the file system does not support shared memory, which SQLite's write-ahead log needs")
-        connection.pragma("synchronous", "normal")
+        use_log(connection)
         connection.pragma("secure_delete", True)  # what was dropped is overwritten
-        connection.pragma("journal_size_limit", 8 << 20)
-        with _writing(connection):
+        with writing(connection):
             if not existing:
                 for statement in SCHEMA:
                     connection.execute(statement)
                 connection.pragma("application_id", APPLICATION_ID)
-                connection.pragma("user_version", FORMAT)
+            elif existing == known[1]:
+                self._add_scopes(connection)
+            connection.pragma("user_version", FORMAT)
             key = _meta(connection, "key")
             if _meta(connection, "mark") != self._mark or key not in (self._keys or (b"",)):
                 if existing:
@@ -250,31 +265,43 @@ class SqliteLog:
             elif self._keys and key != self._keys[0]:
                 self._encrypt_again(connection)
             _put_meta(connection, "key", self._keys[0] if self._keys else b"")
-            ((count,),) = connection.execute("SELECT count(*) FROM questions")
-            _put_meta(connection, "questions", count)
+            connection.execute("DELETE FROM counts")
+            connection.execute(f"INSERT INTO counts {COUNT_ROWS}")
+
+    def _add_scopes(self, connection: apsw.Connection) -> None:
+        """Convert a file of format 1. Labels name their scope; questions are of none."""
+        for table in SCOPED:
+            connection.execute(f"ALTER TABLE {table} ADD COLUMN {SCOPE_COLUMN}")
+        for statement in ADDED:
+            connection.execute(statement)
+        connection.execute("DELETE FROM meta WHERE name = 'questions'")
+        self._tag_labels(connection)
+
+    def _tag_labels(self, connection: apsw.Connection) -> None:
+        for number, content in connection.execute("SELECT id, record FROM labels").fetchall():
+            if (label := self._codec.read_label(content)) is not None:
+                values = self._codec.scope_tag(label.scope), number
+                connection.execute("UPDATE labels SET scope = ? WHERE id = ?", values)
 
     def _encrypt_again(self, connection: apsw.Connection) -> None:
         codec = self._codec
         for number, content in connection.execute("SELECT id, record FROM questions").fetchall():
             if (question := codec.read_question(content)) is not None:
-                values = codec.names(question.key)[0], codec.question(question), number
-                connection.execute("UPDATE questions SET name = ?, record = ? WHERE id = ?", values)
+                tag = codec.scope_tag(question.scope)
+                values = codec.names(question.key)[0], codec.question(question), tag, number
+                connection.execute("UPDATE questions SET name = ?, record = ?, scope = ? WHERE id = ?", values)
         for number, content in connection.execute("SELECT id, record FROM labels").fetchall():
             if (label := codec.read_label(content)) is not None:
-                connection.execute("UPDATE labels SET record = ? WHERE id = ?", (codec.label(label), number))
+                changed = codec.label(label), codec.scope_tag(label.scope), number
+                connection.execute("UPDATE labels SET record = ?, scope = ? WHERE id = ?", changed)
         for number, content in connection.execute("SELECT id, record FROM drops").fetchall():
             if (key := codec.read_drop(content)) is not None:
                 connection.execute("UPDATE drops SET record = ? WHERE id = ?", (codec.drop(key), number))
 
     def _set_aside(self, reason: str) -> None:
-        target = f"{self.path}.damaged"
-        for suffix in ("-shm", "-wal", ""):
-            Path(f"{target}{suffix}").unlink(missing_ok=True)
-            with contextlib.suppress(FileNotFoundError):
-                os.rename(f"{self.path}{suffix}", f"{target}{suffix}")
         log.warning(
             "the semantic log %s is damaged (%s); it is now %s, and the semantic tier begins again in shadow",
-            self.path, reason, target,
+            self.path, reason, set_aside(self.path),
         )  # fmt: skip
 
 
@@ -289,45 +316,34 @@ def _put_meta(connection: apsw.Connection, name: str, value: Any) -> None:
 
 def _delete_questions(connection: apsw.Connection, names: Sequence[bytes]) -> None:
     for name in names:
-        connection.execute("DELETE FROM questions WHERE name = ?", (name,))
-        if removed := connection.changes():
-            connection.execute("UPDATE meta SET value = value - ? WHERE name = 'questions'", (removed,))
+        for (scope,) in connection.execute("DELETE FROM questions WHERE name = ? RETURNING scope", (name,)).fetchall():
+            _count(connection, "questions", scope, -1)
 
 
-def _append_bounded(connection: apsw.Connection, table: str, records: list[tuple[bytes]], limit: int) -> None:
-    """Append records to a table from which only the oldest ones are removed: its ids have no gaps."""
-    connection.executemany(f"INSERT INTO {table} (record) VALUES (?)", records)
-    connection.execute(f"DELETE FROM {table} WHERE id <= ?", (connection.last_insert_rowid() - limit,))
+COUNTED = "SELECT part, scope, number FROM counts WHERE number > 0"
+COUNT_ROWS = " UNION ALL ".join(f"SELECT '{part}', scope, count(*) FROM {part} GROUP BY scope" for part in SCOPED)
 
 
-@contextlib.contextmanager
-def _writing(connection: apsw.Connection) -> Iterator[None]:
-    """Run statements in one transaction, which waits for those of other processes."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        with contextlib.suppress(apsw.Error):
-            connection.execute("ROLLBACK")
-        raise
+def _count(connection: apsw.Connection, part: str, scope: Any, change: int) -> None:
+    connection.execute(
+        "INSERT INTO counts (part, scope, number) VALUES (?, ?, ?) "
+        "ON CONFLICT (part, scope) DO UPDATE SET number = number + excluded.number",
+        (part, scope, change),
+    )
 
 
-@contextlib.contextmanager
-def _only_process(path: Path) -> Iterator[None]:
-    """Keep other processes from opening or replacing the file meanwhile."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _inode(path: Path) -> tuple[int, int] | None:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
+def _bound(connection: apsw.Connection, part: str, limit: int) -> None:
+    """Remove the oldest records of the scope that has the most, until `limit` are left."""
+    while True:
+        select = "SELECT scope, number FROM counts WHERE part = ? ORDER BY number DESC, scope"
+        counts: list[Any] = connection.execute(select, (part,)).fetchall()
+        excess = sum(number for _, number in counts) - limit
+        if excess <= 0:
+            return
+        (scope, most), (_, next_most) = counts[0], counts[1] if len(counts) > 1 else (b"", 0)
+        some = min(excess, max(1, most - next_most))
+        oldest = f"SELECT id FROM {part} WHERE scope = ? ORDER BY id LIMIT ?"
+        connection.execute(f"DELETE FROM {part} WHERE id IN ({oldest})", (scope, some))
+        if connection.changes() != some:
+            raise apsw.CorruptError(f"the {part} of a scope are not as many as are counted")
+        _count(connection, part, scope, -some)

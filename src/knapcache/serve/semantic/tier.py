@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -26,12 +28,16 @@ from knapcache.threads import DeadlinePool
 
 log = logging.getLogger("knapcache.serve")
 
-MAX_WAITING = 64
-"""Questions that wait for the thread. Further ones are not looked at."""
+MAX_WAITING, MAX_SCOPE_WAITING = 128, 64
+"""Questions that wait for the thread, and those of one scope: no tenant fills the queue alone. Further ones are not
+looked at."""
 ROUTE_MARK = "/"
 """Before the name of a route in a scope. No name of a tenant has it."""
+STARTING = "starting"
 FOLLOW_SECONDS = 1.0
 """Between two looks at the log."""
+READY_SECONDS = 60.0
+"""How long the proxy is not ready at most because the tier is starting."""
 RETRY_SECONDS = 30.0
 """Between two attempts to reach an embedding API at the start."""
 
@@ -44,9 +50,11 @@ class SemanticTier:
         self._matcher: Matcher | None = None
         """None: the model is not loaded yet, or cannot be."""
         self._pool = DeadlinePool("knapcache-semantic", threads=1)
-        self._waiting = 0
+        self._waiting: Counter[str] = Counter()
+        """Questions that wait for the thread, by scope."""
         self._task: asyncio.Task[None] | None = None
-        self._failure = "starting"
+        self._failure = STARTING
+        self._started_at = time.monotonic()
         self.sweeps = False
         """Whether this process removes questions whose entries are gone, and writes the index."""
         self.show_content, self.max_temperature = settings.show_content, settings.semantic_temperature
@@ -60,8 +68,14 @@ class SemanticTier:
             if self._matcher is not None:
                 self._pool.submit(partial(self._matcher.configure, errors))
 
+    @property
+    def starting(self) -> bool:
+        """Whether the model and the labels are being loaded. Not after a failure, and for READY_SECONDS at most."""
+        return self._failure == STARTING and time.monotonic() - self._started_at < READY_SECONDS
+
     def start(self) -> None:
         """Load the model, and follow the log until `close`."""
+        self._started_at = time.monotonic()
         self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
@@ -121,15 +135,15 @@ class SemanticTier:
         """Return what there is for a question."""
         if self._matcher is None:
             return Found("failed", "not ready")
-        if self._waiting >= MAX_WAITING:
+        if self._waiting[asked.scope] >= MAX_SCOPE_WAITING or self._waiting.total() >= MAX_WAITING:
             return Found("failed", "busy")
-        self._waiting += 1
+        self._waiting[asked.scope] += 1
         try:
             return await self._pool.call(partial(self._matcher.find, asked))
         except RuntimeError:  # the pool is closed
             return Found("failed", "closing")
         finally:
-            self._waiting -= 1
+            self._waiting[asked.scope] -= 1
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return normalised vectors. For the judge, which calls it in a thread of its own."""
@@ -140,8 +154,8 @@ class SemanticTier:
     def add_question(self, asked: Asked, found: Found) -> None:
         """Add a question whose answer was stored, for later ones."""
         if found.vector and self._matcher is not None:
-            add = partial(self._matcher.add_question, found.frame, asked.request.key.digest, found.vector)
-            self._pool.submit(add)
+            key = asked.request.key.digest
+            self._pool.submit(partial(self._matcher.add_question, found.frame, key, found.vector, asked.scope))
 
     def add_label(self, scope: str, match_id: str, label: Label, rung: str) -> None:
         """Add a label, here and for all processes."""

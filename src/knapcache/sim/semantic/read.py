@@ -7,6 +7,8 @@
     answer, response  the answer: a text, or the body of the provider's answer; for OpenAI's batches inside `body`
     url, path, endpoint    the path of the endpoint; default: by the fields of the body
     cost              what the request cost; `--cost` names another field
+    outcome           `similar` in a proxy's log: the answer is that of another question, and no truth about this one.
+                      Such a line is left out, unless a truth is named
 
 The truth of a request is a field that `--truth` names, such as `intent`. Equal values mean the same question. Dots
 select fields of nested objects.
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
@@ -31,11 +34,14 @@ from knapcache.semantic.question import Question, read_question
 from knapcache.sim.traces.base import BrokenLineError, Progress, TraceBuilder, number, short
 from knapcache.sim.traces.calls import OBJECTS, at, body
 from knapcache.sim.traces.json_lines import objects
+from knapcache.sim.traces.read import file_progress, files
 from knapcache.sim.traces.source import TraceSource
 from knapcache.wire.registry import endpoint_of
 
 STDIN = Path("-")
 COST = "cost"
+SIMILAR = "similar"
+"""The outcome of a request that a proxy answered by similarity."""
 _NAMES = """
     audio background best_of container conversation echo frequency_penalty function_call functions include input
     instructions logit_bias logprobs max_completion_tokens max_output_tokens max_tokens max_tool_calls messages metadata
@@ -52,7 +58,7 @@ class LoggedQuestion(NamedTuple):
     """One request of a log."""
 
     place: str
-    """Such as `line 17`."""
+    """Such as `line 17`, with the name of the file if there are several."""
     key: bytes
     """Equal for equal requests."""
     frame: bytes
@@ -82,21 +88,38 @@ class QuestionFields:
 
 
 def read_questions(
-    path: Path, fields: QuestionFields | None = None, *, max_temperature: float = 0.0, progress: Progress | None = None
+    path: Path,
+    fields: QuestionFields | None = None,
+    *,
+    max_temperature: float = 0.0,
+    left_out: Counter[str] | None = None,
+    progress: Progress | None = None,
 ) -> list[LoggedQuestion]:
-    """Read a log, `-` for stdin, in the order of its lines; raises InvalidInput with the place of a broken line."""
-    fields, found = fields or QuestionFields(), []
-    shown = "stdin" if path == STDIN else path
-    builder = TraceBuilder(shown, None)
-    with opened(path, progress) as file:
-        for line, row in objects(file, builder):
-            place = f"line {line}"
-            try:
-                found.append(parse(place, row, fields, max_temperature))
-            except BrokenLineError as error:
-                builder.broken(place, str(error))
+    """Read a log, `-` for stdin, or the files of a directory, in the order of the lines.
+
+    Raises InvalidInput with the place of a broken line.
+
+    left_out   gets the number of lines that are not used, by reason
+    """
+    fields, found, skipped = fields or QuestionFields(), list[LoggedQuestion](), Counter[str]()
+    paths = [path] if path == STDIN else files(path)
+    for one, report in zip(paths, file_progress(paths, progress), strict=True):
+        builder = TraceBuilder("stdin" if one == STDIN else one, None)
+        with opened(one, report) as file:
+            for line, row in objects(file, builder):
+                if fields.truth is None and row.get("outcome") == SIMILAR:
+                    skipped[SIMILAR] += 1
+                    continue
+                place = f"line {line}" if len(paths) == 1 else f"{one.name}, line {line}"
+                try:
+                    found.append(parse(place, row, fields, max_temperature))
+                except BrokenLineError as error:
+                    builder.broken(f"line {line}", str(error))
     if not found:
-        raise InvalidInput(f"{shown} contains no requests")
+        only = ": all of them were answered by similarity" if skipped else ""
+        raise InvalidInput(f"{'stdin' if path == STDIN else path} contains no requests{only}")
+    if left_out is not None:
+        left_out.update(skipped)
     return found
 
 

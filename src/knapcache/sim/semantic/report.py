@@ -18,8 +18,10 @@ POINTS = 400
 SERVED_COLOUR, WRONG_COLOUR, LIMIT_COLOUR = "#0072B2", "#C1121F", "#444444"
 
 
-def summary(found: SemanticReplay, questions: Sequence[LoggedQuestion], compare: Any = None) -> dict[str, Any]:
-    """Return the result as JSON."""
+def summary(
+    found: SemanticReplay, questions: Sequence[LoggedQuestion], compare: Any = None, left_out: int = 0
+) -> dict[str, Any]:
+    """Return the result as JSON. left_out: lines that a proxy had answered by similarity."""
     served = found.outcomes == ReplayOutcome.SERVED
     requests, hits = len(questions), int(served.sum())
     first = int(np.argmax(served)) if hits else requests
@@ -43,6 +45,7 @@ def summary(found: SemanticReplay, questions: Sequence[LoggedQuestion], compare:
         "frames": len({question.frame for question in questions if not question.excluded}),
         "candidates": found.count(ReplayOutcome.SHADOW, ReplayOutcome.AUDIT, ReplayOutcome.SERVED),
         "audits": found.count(ReplayOutcome.AUDIT),
+        "left_out": left_out,
         "excluded": dict(found.excluded.most_common()),
         "vetoed": dict(found.vetoed.most_common()),
         "verdicts": dict(compare.verdicts.most_common()) if isinstance(compare, AnswersDiffer) else {},
@@ -60,6 +63,11 @@ def facts(result: dict[str, Any], found: SemanticReplay) -> list[str]:
         f"{counted(requests, 'request')} in {frames}: {counted(exact, 'exact repeat')}, {excluded:,} that are never "
         f"matched, and {result['candidates']:,} with a match among the stored questions."
     ]
+    if result["left_out"]:
+        text.append(
+            f"{counted(result['left_out'], 'line was', 'lines were')} left out: a proxy answered by similarity, so "
+            "the answer is that of another question."
+        )
     if not found.compared:
         text.append(
             "The log has neither a truth (--truth FIELD) nor answers. So no match can be labelled, nothing is "
