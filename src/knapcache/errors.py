@@ -2,7 +2,7 @@
 
 KnapcacheError
 ├── InvalidInput (also ValueError)    an argument, file or option is not usable; the message says what is allowed
-├── MissingExtra (also ImportError)   an optional package is not installed; the message names the extra
+├── MissingExtra (also ImportError)   an optional package is not installed; the message has the command for it
 ├── Uncacheable (also ValueError)     a request has no cache key; it may still be sent upstream
 ├── Unserializable (also ValueError)  a function's result cannot be stored, or a stored one cannot be read
 ├── Incomplete (also ValueError)      an answer is truncated or an error; it may be returned but is not stored
@@ -16,9 +16,26 @@ KnapcacheError
 
 from __future__ import annotations
 
+import difflib
+import os
+import shlex
+import sys
+import traceback
+from collections.abc import Collection
+from pathlib import Path
+
+SQLITE_MODULES = ("apsw", "sqlite3")
+MAKE_TARGETS = ("lab", "redis", "semantic")
+"""Extras that the Makefile has a target for. `make setup` installs all extras."""
+
 
 class KnapcacheError(Exception):
     """Base class of all exceptions that knapcache raises on purpose."""
+
+    @property
+    def public(self) -> str:
+        """The message without parts of a request. A class whose message may quote one overrides it."""
+        return str(self)
 
 
 class InvalidInput(KnapcacheError, ValueError):  # noqa: N818 - the tree above reads better without "Error"
@@ -37,6 +54,11 @@ class Uncacheable(KnapcacheError, ValueError):  # noqa: N818
         self.reason = reason
         self.path = path
         """Location in the request, such as `messages[0].content`; empty for the whole request."""
+
+    @property
+    def public(self) -> str:
+        """The reason alone: a path has names that the caller chose."""
+        return self.reason
 
     def __reduce__(self) -> tuple[type[Uncacheable], tuple[str, str]]:
         return Uncacheable, (self.reason, self.path)
@@ -84,6 +106,49 @@ class StoreError(KnapcacheError):
 
 class NotOwner(StoreError):  # noqa: N818
     """Another process owns the store and writes to it."""
+
+
+def install_command(extra: str, pip: str = "") -> str:
+    """Return the command that installs an extra into the environment of this process.
+
+    It is a make target in the .venv that `make` built in a checkout, and a pip command elsewhere. In a .venv that the
+    user built it is pip, because make would clear that .venv.
+
+    pip   the pip command, if it is another one than `pip install 'knapcache[EXTRA]'`
+    """
+    package = Path(__file__).resolve().parent
+    checkout = package.parents[1]
+    environment = checkout / ".venv"
+    built_by_make = package == checkout / "src" / "knapcache" and (environment / ".ready-run").exists()
+    if not built_by_make or Path(sys.prefix).resolve() != environment.resolve():
+        return pip or f"pip install 'knapcache[{extra}]'"
+    directory = "" if os.path.samefile(os.curdir, checkout) else f"-C {shlex.quote(str(checkout))} "
+    return f"make {directory}{extra if extra in MAKE_TARGETS else 'setup'}"
+
+
+def public_text(error: BaseException) -> str:
+    """Return what may be logged and shown of an exception: its message, or its type and where it was raised.
+
+    The message of another library's exception may quote its input, which may be a prompt. Messages of the operating
+    system and of SQLite are about files, hosts and tables.
+    """
+    kind = type(error).__qualname__
+    if isinstance(error, KnapcacheError):
+        return error.public or kind
+    module = type(error).__module__
+    ours = module.startswith("knapcache.")
+    if module in SQLITE_MODULES or (isinstance(error, OSError) and (ours or error.errno is not None)):
+        return str(error) or kind
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{kind} at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else kind
+
+
+def suggestion(name: str, allowed: Collection[str], otherwise: str | None = None) -> str:
+    """Return what an error says after an unknown name: the closest allowed one, else `otherwise`, else all of them."""
+    if close := difflib.get_close_matches(name, allowed, 1):
+        return f": did you mean {close[0]}?"
+    text = (f"it must be one of {', '.join(allowed)}" if allowed else "") if otherwise is None else otherwise
+    return f": {text}" if text else ""
 
 
 def reason_text(error: Exception) -> str:

@@ -9,6 +9,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+REQUEST_VERSION = b"knapcache request 2"
+"""First part of every stored request, and so part of every key. It changes when the form of stored requests changes.
+Older entries are never hit then; a file is rid of them when it is opened (store/sqlite/outdated.py)."""
+
 
 class Endpoint(StrEnum):
     """The cacheable endpoints. The value is the path after `/v1/`."""

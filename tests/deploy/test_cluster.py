@@ -22,12 +22,13 @@ from knapcache.serve.settings import Settings
 from knapcache.testing import FakeUpstream
 from knapcache.units import parse_amount
 from tests.support.front_proxies import find, free_port, is_serving
+from tests.support.programs import find_module
 from tests.support.proxy_process import ProxyProcess
 from tests.support.redis_servers import EngineServer
 from tests.support.running_proxy import RunningProxy
 from tests.support.timing import TooSlow, wait_until
 
-pytest.importorskip("redis", reason="the extra redis is not installed")
+find_module("redis", "the extra redis")
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "cluster"
 COMPOSE: dict[str, Any] = yaml.safe_load((FOLDER / "compose.yaml").read_text(encoding="utf-8"))

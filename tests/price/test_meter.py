@@ -17,7 +17,7 @@ from genai_prices.data_snapshot import get_snapshot
 from hypothesis import given
 from hypothesis import strategies as st
 
-from knapcache.errors import InvalidInput
+from knapcache.errors import InvalidInput, install_command
 from knapcache.model import Endpoint
 from knapcache.price import Meter, Weights, meter
 from knapcache.price.input_tokens import MAX_TOKENS
@@ -256,7 +256,7 @@ def test_a_fallback_in_tokens(caplog: pytest.LogCaptureFixture) -> None:
     assert [record.getMessage() for record in caplog.records] == [
         "model 'mine' has no known price: billed at the fallback's"
     ]
-    assert own.bill(Endpoint.CHAT, "mine", None, 10)[:4] == (None, 10.0, 10 * meter.USD_PER_SECOND, "seconds")
+    assert own.bill(Endpoint.CHAT, "mine", None, 10)[:4] == (None, 10.0, 10 * meter.USD_PER_SECOND, "unbillable")
 
 
 def test_a_model_of_unknown_price_is_logged_once_and_costs_its_seconds(caplog: pytest.LogCaptureFixture) -> None:
@@ -311,11 +311,15 @@ def test_a_free_model_is_logged(caplog: pytest.LogCaptureFixture) -> None:
         {"prompt_tokens": None, "completion_tokens": None},
         {"prompt_tokens": 10**400, "completion_tokens": 1},
         {"prompt_tokens": 5, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 6}},
+        {"prompt_tokens": 5, "completion_tokens": 1.5},
+        {"total_tokens": 5},
         {"input_tokens": 5, "output_tokens": 6},
     ],
 )
 def test_a_usage_that_cannot_be_billed_costs_its_seconds(usage: Any, caplog: pytest.LogCaptureFixture) -> None:
-    assert Meter().bill(Endpoint.CHAT, "gpt-4o", usage, 2)[:4] == (None, 2.0, 2 * meter.USD_PER_SECOND, "seconds")
+    bill = Meter().bill(Endpoint.CHAT, "gpt-4o", usage, 2)
+    assert bill[:4] == (None, 2.0, 2 * meter.USD_PER_SECOND, "unbillable")
+    assert not bill.known
     assert "model 'gpt-4o' answers with a usage that cannot be billed" in caplog.text
 
 
@@ -351,7 +355,7 @@ def test_bills_are_finite_and_not_negative(
     assert 0 <= bill.cost < math.inf
     assert bill.usd is None or 0 <= bill.usd < math.inf
     assert bill.seconds == seconds
-    assert (bill.usd is None) == (bill.source == "seconds")
+    assert (bill.usd is None) == (bill.source in ("seconds", "unbillable"))
     assert bill.usd is not None or bill.cost > 0 or seconds < 1e-300
 
 
@@ -472,7 +476,7 @@ except MissingExtra as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["2.0", "cost in dollars needs genai-prices: pip install 'knapcache[price]'"]
+    assert done.stdout.splitlines() == ["2.0", f"cost in dollars needs genai-prices: {install_command('price')}"]
 
 
 def test_genai_prices_is_imported_only_for_dollars() -> None:

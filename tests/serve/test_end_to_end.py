@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,8 +16,9 @@ import pytest
 
 from knapcache.cli.serve import new_key
 from knapcache.serve.run import TENANT_KEY
+from tests.support.programs import find_module, find_program
 
-pytest.importorskip("xllamacpp", reason="the embedded model is not installed")
+find_module("xllamacpp", "the extra local")
 
 
 class ServeProcess:
@@ -88,14 +88,14 @@ def paste(command: str) -> str:
     return subprocess.run(["sh", "-c", command], check=True, capture_output=True, text=True, timeout=60).stdout
 
 
-@pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")
 def test_the_example_of_the_start_up_message_works_as_it_is_printed(served: ServeProcess) -> None:
+    find_program("curl", "curl")
     assert len(served.message.splitlines()) == 3
     assert json.loads(paste(served.example))["choices"][0]["message"]["content"]
 
 
-@pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")
 def test_with_tenants_the_example_works_with_the_key_of_a_tenant(tmp_path: Path) -> None:
+    find_program("curl", "curl")
     key, _, tenant = new_key("team").partition("\n")
     (tmp_path / "settings.toml").write_text(tenant)
     served = ServeProcess("--path", str(tmp_path / "data"), "--config", str(tmp_path / "settings.toml"))

@@ -96,7 +96,9 @@ def test_settings_that_cannot_be_served_raise(tmp_path: Path) -> None:
         run(Settings(path=tmp_path, workers=2, memory_only=True, upstreams=[{"url": "http://127.0.0.1:9/v1"}]))
     with listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(InvalidInput, match=f"cannot listen on 127.0.0.1, port {port}: Address already in use"):
+        with pytest.raises(
+            InvalidInput, match=f"cannot listen on 127.0.0.1, port {port}: Address already in use; .* --port {port + 1}"
+        ):
             listen("127.0.0.1", port)
 
 

@@ -15,6 +15,9 @@ import pytest
 
 from knapcache.testing import FakeUpstream
 from tests.support.certificates import make_certificate
+from tests.support.proxy_process import ProxyProcess
+from tests.support.raw_client import chat, exchange, message
+from tests.support.recording_upstream import RecordingUpstream, send
 from tests.support.running_proxy import RunningProxy
 
 ADMIN = {"authorization": "Bearer the-admin-token-of-this-test"}
@@ -149,7 +152,7 @@ def test_recovery_needs_a_successful_answer(
     assert ask(proxy, "provider", "b").status_code == 200
     assert state(proxy, "provider") | {"calls": 0} == {
         "name": "provider", "state": "ok", "calls": 0, "errors": 2, "failing_since": None, "reason": "", "failed": 0,
-        "fallback": "",
+        "last_failure": None, "failing_now": False, "fallback": "",
         "health": "healthy", "open_until": None,
     }  # fmt: skip
     assert up(proxy, "provider")
@@ -157,3 +160,26 @@ def test_recovery_needs_a_successful_answer(
     failure, recovery = lines(caplog, "provider")
     assert failure.startswith("upstream provider fails: status 500: internal server error.")
     assert recovery.startswith("upstream provider answers again: it failed 2 requests in ")
+
+
+def test_a_process_logs_the_first_failure_and_the_recovery(tmp_path: Path) -> None:
+    """Also if it stops at once after the request. No line has text of a request."""
+    with RecordingUpstream() as upstream:
+        upstream.always(send(then="reset"))
+        with ProxyProcess(tmp_path / "first", upstream.openai_url) as stopped:
+            assert exchange(stopped.url, chat("a private question"))[0].status == 502
+        with ProxyProcess(tmp_path / "second", upstream.openai_url) as process:
+            for k in range(5):
+                assert exchange(process.url, chat(f"a private question {k}"))[0].status == 502
+            assert exchange(process.url, message("PUT /v1/files/private HTTP/1.1", body=b"{}"))[0].status == 502
+            upstream.always(None)
+            for k in range(2):
+                asked = chat(f"another private question {k}", model="gpt-4o-mini")
+                assert exchange(process.url, asked)[0].status == 200
+    (line,) = stopped.problems()
+    fails = " fails: connection reset. Requests that need it get an error; cached answers are served.\n"
+    assert line.endswith(fails)
+    first, again = process.problems()
+    assert first.endswith(fails)
+    assert " answers again: it failed 6 requests in " in again
+    assert "private" not in line + first + again

@@ -25,7 +25,7 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from knapcache.errors import InvalidInput, MissingExtra
+from knapcache.errors import InvalidInput, MissingExtra, install_command, public_text
 from knapcache.model import Endpoint
 from knapcache.price.flat_rate import FlatRate, learn, shape_of
 from knapcache.price.input_tokens import HIT, MAX_TOKENS, InputTokens, input_tokens, with_details
@@ -43,6 +43,8 @@ TOKEN_FIELDS = (
     "cache_read_input_tokens",
 )  # fmt: skip
 """Fields whose sum is the total of a usage without `total_tokens`. Anthropic counts cached input beside other input."""
+UNBILLABLE = "unbillable"
+"""Source of a bill without dollars because of its usage."""
 MAX_LENGTH = 1024
 """Characters of a model's name that is looked up. No longer name has a price."""
 MAX_MODELS = 1000
@@ -73,11 +75,16 @@ class Bill(NamedTuple):
     """The cost for the policy: finite, never negative."""
     source: str
     """Where `usd` comes from: `prices` (the user's), `genai-prices`, `fallback` (the user's), `seconds` (unknown or
-    free), `reply` (the caller's) or `stored` (an entry)."""
+    free), `unbillable` (there is no usage, or it contradicts itself), `reply` (the caller's) or `stored` (an entry)."""
     tokens: int = 0
     """Tokens of request and answer together; 0: unknown."""
     input: InputTokens | None = None
     """Tokens of the request by what the provider bills for them; None: unknown, or the answer came from the cache."""
+
+    @property
+    def known(self) -> bool:
+        """Whether the usage says what was paid: dollars, or tokens of a model without a price."""
+        return self.usd is not None or (self.tokens > 0 and self.source != UNBILLABLE)
 
 
 class Meter:
@@ -242,8 +249,8 @@ class Meter:
         try:
             usd, source = self._price(endpoint, model, usage, context, at)
         except (ValueError, ArithmeticError) as error:
-            self._warn(model, f"answers with a usage that cannot be billed ({error}): {seconds}")
-            return None, "seconds"
+            self._warn(model, f"answers with a usage that cannot be billed ({public_text(error)}): {seconds}")
+            return None, UNBILLABLE
         if usd is None:
             self._warn(model, f"has no known price (`prices` can set one): {seconds}")
         elif source == "fallback":
@@ -312,7 +319,7 @@ def require_genai_prices() -> None:
     try:
         import genai_prices  # noqa: F401 - only whether it succeeds
     except ImportError:
-        raise MissingExtra("cost in dollars needs genai-prices: pip install 'knapcache[price]'") from None
+        raise MissingExtra(f"cost in dollars needs genai-prices: {install_command('price')}") from None
 
 
 def find_provider(provider: str | None = None, url: str | None = None, model: str | None = None) -> Provider:
@@ -335,6 +342,10 @@ def count_tokens(endpoint: Endpoint, usage: Mapping[str, Any], provider: Provide
     owner, flavor, elsewhere = FLAVORS[endpoint]
     if not usage:
         raise ValueError("there is none")
+    if any(isinstance(usage.get(name), float) for name in TOKEN_FIELDS):
+        raise ValueError("a number of tokens is no whole number")
+    if input_tokens(endpoint, usage) is None:
+        raise ValueError("its input tokens are missing or contradict each other")
     if provider and provider.id != owner and any(elsewhere == e.api_flavor for e in provider.extractors or ()):
         try:
             return provider.extract_usage({"usage": usage}, api_flavor=elsewhere)[1]
@@ -346,8 +357,8 @@ def count_tokens(endpoint: Endpoint, usage: Mapping[str, Any], provider: Provide
 def token_count(usage: Mapping[str, Any]) -> int:
     """Return the tokens of request and answer together, or 0 if the usage does not say."""
     total = usage.get("total_tokens")
-    counts = [total] if type(total) is int else [n for name in TOKEN_FIELDS if type(n := usage.get(name)) is int]
-    return min(MAX_TOKENS, max(0, sum(counts)))
+    counts = [n for name in TOKEN_FIELDS if type(n := usage.get(name)) is int]
+    return min(MAX_TOKENS, max(0, total if type(total) is int else 0, sum(counts)))
 
 
 def has_token_price(price: ModelPrice) -> bool:

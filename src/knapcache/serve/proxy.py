@@ -26,7 +26,8 @@ from typing import Any
 from knapcache.cache import Cache
 from knapcache.cache.options import open_store
 from knapcache.errors import InvalidInput, NotOwner, StoreError
-from knapcache.price.meter import Meter
+from knapcache.model import Endpoint
+from knapcache.price.meter import USD_PER_SECOND, Bill, Meter
 from knapcache.serve.admin.app import admin_app
 from knapcache.serve.admin.audit import AuditLog
 from knapcache.serve.admin.context import AdminContext
@@ -36,7 +37,7 @@ from knapcache.serve.http.auth import Authenticator
 from knapcache.serve.limits.limits import LimitWarning
 from knapcache.serve.limits.opening import open_limits
 from knapcache.serve.observe.content_log import open_content_log
-from knapcache.serve.observe.events import EventBuffer
+from knapcache.serve.observe.events import EventBuffer, payment_of
 from knapcache.serve.observe.loop_watchdog import LoopWatchdog
 from knapcache.serve.observe.pipeline import EventPipeline
 from knapcache.serve.observe.webhook_watch import StateWatcher
@@ -119,24 +120,25 @@ class Proxy:
             quotas=self.authenticator.quotas(),
             synchronous=settings.synchronous,
         )
-        meter = Meter(settings.cost, prices)
+        meter = Meter(settings.cost, prices, settings.fallback_price or USD_PER_SECOND)
         self.upstreams = Upstreams(settings, self.embedded_model, prefix_tiers(settings, self.secret, meter))
         self.groups = route_groups(self.upstreams.all, settings.route)
         self.events = EventBuffer()
         self.content_log = open_content_log(settings, self.folder)
+        self.limits = open_limits(
+            settings, meter, folder=self.folder, secret=self.secret, shared_store=self._shared_store
+        )
         self.semantic = open_semantic(
             settings,
             self.cache,
             self.upstreams,
             meter,
             self.events.append_verdict,
+            self._count_payment,
             folder=self.folder,
             secret=self.secret,
             encryption_keys=self.encryption_keys,
             shared_store=self._shared_store,
-        )
-        self.limits = open_limits(
-            settings, meter, folder=self.folder, secret=self.secret, shared_store=self._shared_store
         )
         self.body_pool = DeadlinePool("knapcache-bodies", threads=1)
         """Parses long bodies. One thread: of several, each could hold the interpreter's lock before the event loop's
@@ -192,6 +194,11 @@ class Proxy:
                 self._owner_lock = OwnerLock(self.folder / "pipeline")
         return self._owner_lock is not None
 
+    def _count_payment(self, endpoint: Endpoint, model: str, tenant: str, bill: Bill) -> None:
+        """Count a call in the background, for the limits of its tenant, too."""
+        self.limits.count_paid(tenant, bill.usd or 0.0, bill.tokens)
+        self.events.append_payment(payment_of(endpoint.value, model, tenant, bill))
+
     async def _wait_for_ownership(self) -> None:
         """Poll until this process is the owner, then replace the owner client by the pipeline."""
         while not self._acquire_ownership():
@@ -203,6 +210,7 @@ class Proxy:
         await self._become_owner()
         assert self._pipeline is not None
         self._pipeline.consume(unsent)
+        self._pipeline.consume_payments(client.unsent_payments)
         self._pipeline.consume_verdicts(client.unsent_verdicts)
         self._owner_client = None
         client.close()
@@ -210,7 +218,7 @@ class Proxy:
     async def _deliver_last_events(self, client: OwnerClient) -> None:
         """Send the last events to the owner. If it ended first, become the owner and consume them here."""
         unsent = await client.stop(send_unsent=True)
-        if (unsent or client.unsent_verdicts) and self._pipeline is None:
+        if (unsent or client.unsent_verdicts or client.unsent_payments) and self._pipeline is None:
             try:
                 await asyncio.wait_for(self._wait_for_ownership(), LAST_EVENTS_TIMEOUT)
             except TimeoutError:
@@ -280,10 +288,17 @@ class Proxy:
         names = ["", *(tenant.name for tenant in self.settings.tenants)]
         return [] if tier is None else [name for name in names if tier.may_serve(name)]
 
+    def not_ready(self) -> str:
+        """Return why this process should get no requests yet, or no more; empty: it should."""
+        if not self.ready:
+            return "the proxy is starting or stopping"
+        starting = self.semantic is not None and self.semantic.tier.starting
+        return "the semantic tier is loading its model and labels" if starting else ""
+
     def failing_upstreams(self) -> list[str]:
-        """Return one line for each upstream that fails. Only the owner process knows them."""
+        """Return one line for each upstream that fails now. Only the owner process knows them."""
         states = self._pipeline.upstream_health.report() if self._pipeline is not None else []
-        return [f"upstream {one['name']} fails: {one['reason']}" for one in states if one["state"] == "failing"]
+        return [f"upstream {one['name']} fails: {one['reason']}" for one in states if one["failing_now"]]
 
     async def reload(self, load: Load) -> None:
         """Read the settings again, and apply tenants, limits and admin tokens.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import gc
 import logging
@@ -26,7 +27,7 @@ import uvicorn
 
 from knapcache.errors import InvalidInput
 from knapcache.serve.http.app import App
-from knapcache.serve.http.tls import ServerCertificate, TlsListener, load_context
+from knapcache.serve.http.tls import ServerCertificate, load_context
 from knapcache.serve.http.uvicorn_check import http_protocol
 from knapcache.serve.observe import logs
 from knapcache.serve.proxy import Load, Proxy
@@ -68,7 +69,8 @@ class Server(uvicorn.Server):
         self._certificate: ServerCertificate | None = None
         if settings.tls_cert is not None and settings.tls_key is not None:
             self._certificate = ServerCertificate(settings.tls_cert, settings.tls_key)
-        self._listeners: list[TlsListener] = []
+        self._refreshing: asyncio.Task[None] | None = None
+        self._tls_servers: list[asyncio.Server] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, then call `on_ready`."""
@@ -76,11 +78,12 @@ class Server(uvicorn.Server):
             await super().startup(sockets)
         else:
             await super().startup([])
-            self._listeners = [self._tls_listener(listening, self._certificate) for listening in sockets or []]
+            await self._start_tls(self._certificate, sockets or [])
         if self.started:
             self._on_ready()
 
-    def _tls_listener(self, listening: socket.socket, certificate: ServerCertificate) -> TlsListener:
+    async def _start_tls(self, certificate: ServerCertificate, sockets: list[socket.socket]) -> None:
+        """Start the servers here: uvicorn has no setting for the time of a handshake."""
         config: Any = self.config
         make_protocol = partial(
             config.http_protocol_class,
@@ -88,8 +91,9 @@ class Server(uvicorn.Server):
             server_state=self.server_state,
             app_state=self.lifespan.state,
         )
-        head_timeout = self._proxy.settings.head_timeout
-        return TlsListener(listening, certificate, self._app.connections, make_protocol, head_timeout)
+        timeout = self._proxy.settings.head_timeout
+        self._tls_servers = [await certificate.serve(each, make_protocol, BACKLOG, timeout) for each in sockets]
+        self._refreshing = asyncio.create_task(certificate.refresh_periodically())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Drain, unless Ctrl-C ended the process; then stop as uvicorn does."""
@@ -97,8 +101,10 @@ class Server(uvicorn.Server):
         end = time.monotonic() + self._proxy.settings.drain
         while time.monotonic() < end and not self.force_exit and signal.SIGINT not in self._captured_signals:
             await asyncio.sleep(min(0.1, self._proxy.settings.drain))
-        for listener in self._listeners:
-            listener.close()
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+        for server in self._tls_servers:  # uvicorn would wait for handshakes that do not end
+            server.close()
         await super().shutdown(sockets)
 
 
@@ -221,7 +227,11 @@ def listen(host: str, port: int) -> socket.socket:
         listening.listen(BACKLOG)
     except OSError as error:
         listening.close()
-        raise InvalidInput(f"cannot listen on {host}, port {port}: {error.strerror}") from None
+        hint = {
+            errno.EADDRINUSE: f"; choose another port, such as --port {port + 1 if port < 65535 else port - 1}",
+            errno.EACCES: "; choose a port from 1024 on, such as --port 8080",
+        }.get(error.errno or 0, "")
+        raise InvalidInput(f"cannot listen on {host}, port {port}: {error.strerror}{hint}") from None
     return listening
 
 

@@ -59,7 +59,7 @@ class SharedStoreMember:
             "history": MergedHistory(history, others),
             "recent": MergedRecent(recent, str(identity["host"]), others),
             "upstream_health": MergedHealth(health, others),
-            "shared": SharedProxies(self._publisher, others, history, shown_url(address)),
+            "shared": SharedProxies(self._publisher, others, history, shown_url(address), store.engine_state),
         }
         """Fields of the AdminContext with the numbers of all proxies."""
         self._task = asyncio.create_task(self._publisher.run())

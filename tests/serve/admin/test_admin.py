@@ -89,7 +89,7 @@ def test_the_summary_has_usage_storage_and_health(harness: AdminHarness, client:
     (upstream,) = found["health"]["upstreams"]
     assert upstream == {
         "name": "fake", "state": "ok", "calls": 4, "errors": 2, "failing_since": None, "reason": "", "failed": 0,
-        "fallback": "", "health": "healthy", "open_until": None,
+        "last_failure": None, "failing_now": False, "fallback": "", "health": "healthy", "open_until": None,
     }  # fmt: skip
     assert found["started"] <= found["now"]
 

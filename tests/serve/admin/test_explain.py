@@ -346,7 +346,7 @@ def test_an_answer_by_similarity_names_the_question_that_was_answered(shown: Req
         ({"kind": "none", "reason": "veto"}, "differ in a number, a name, a negation or the like"),
         ({"kind": "none"}, "No stored question was near."),
         ({"kind": "refused"}, "the client asked for that"),
-        ({"kind": "failed", "reason": "busy"}, "the tier did not answer (busy)"),
+        ({"kind": "failed", "reason": "busy"}, "Not looked up: too many questions were waiting."),
     ],
 )
 def test_a_miss_says_what_the_semantic_tier_did(fields: dict[str, Any], text: str) -> None:

@@ -76,6 +76,9 @@ def test_the_state_has_certificates_and_sums_of_each_scope(
     )
     assert (second["state"], second["bound"]) == ("shadow", None)
     assert [(level["labels"], level["wrong"]) for level in second["levels"]][2:] == [(0, 0), (40, 2), (40, 2)]
+    tier.mode = "shadow"
+    observed = client.get(PATH).json()["scopes"][0]
+    assert (observed["mode"], observed["state"], observed["bound"]) == ("shadow", "shadow", first["bound"])
     assert [other["error"] for other in first["others"]] == [0.005, 0.01, 0.02, 0.05, 0.1]
     assert [other["certified"] for other in first["others"]] == [False, True, True, True, True]
     sums = first["all"]

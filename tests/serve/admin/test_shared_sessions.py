@@ -17,9 +17,10 @@ from knapcache.serve.admin.tokens import AdminTokens, token_digest
 from knapcache.serve.settings import Settings
 from knapcache.store.redis.store import RedisStore
 from knapcache.store.redis.urls import parse
+from tests.support.programs import find_module
 from tests.support.redis_servers import EngineServer
 
-pytest.importorskip("redis", reason="the extra redis is not installed")
+find_module("redis", "the extra redis")
 
 SECRET = b"5" * 32
 _prefixes = itertools.count()

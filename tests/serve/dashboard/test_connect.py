@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,14 +15,15 @@ from playwright.sync_api import Browser, expect
 from knapcache.serve.settings.secrets import digest_of
 from knapcache.testing import FakeUpstream
 from tests.support.browser import chromium, visit, wait_for_data
+from tests.support.programs import find_module, find_program
 from tests.support.running_proxy import RunningProxy
 
 TOKEN = "the-admin-token-of-this-test"
 KEY = "a-key-of-this-tenant-that-is-long"
-LOCAL = {"upstreams": [{"url": "local"}]}
-TENANTS = {"tenants": [{"name": "team", "keys": [digest_of(KEY)]}]}
+LOCAL: dict[str, Any] = {"upstreams": [{"url": "local"}]}
+TENANTS: dict[str, Any] = {"tenants": [{"name": "team", "keys": [digest_of(KEY)]}]}
 
-pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+find_program("curl", "curl")
 
 
 @pytest.fixture(scope="module")
@@ -86,11 +85,11 @@ def test_the_shown_curl_command_works(
     assert ("content" if anthropic else "choices") in answer, answer
 
 
-@pytest.mark.skipif(importlib.util.find_spec("xllamacpp") is None, reason="the embedded model is not installed")
 @pytest.mark.parametrize("options", [{}, TENANTS], ids=["no key", "tenant"])
 def test_the_shown_curl_command_works_with_the_embedded_model(
     browser: Browser, tmp_path: Path, options: dict[str, Any]
 ) -> None:
+    find_module("xllamacpp", "the extra local")
     with RunningProxy(tmp_path, "", policy="lru", admin_token=TOKEN, **LOCAL, **options) as proxy:
         curl, sdk = shown(browser, proxy)
         assert '"model": "smollm2-135m"' in curl

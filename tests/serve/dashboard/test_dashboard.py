@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -175,6 +176,10 @@ def test_entries_are_sorted_searched_and_paged(browser: Browser, admin: FakeAdmi
         page.click("th button[data-sort=size]")
         expect(page.locator("th.size")).to_have_attribute("aria-sort", "ascending")
         expect(page.locator("#entries-table td.size").first).to_have_text("900 B")
+        page.click("th button[data-sort=per_day]")
+        expect(page.locator("#entries-table td.per_day").first).to_have_text("200")
+        page.click("th button[data-sort=per_day]")
+        expect(page.locator("#entries-table td.per_day").first).to_have_text("–")
         for _ in range(4):
             page.click("#next")
         expect(page.locator("#page")).to_have_text("81–90 of 90")
@@ -329,6 +334,27 @@ def test_the_page_reconnects_after_the_server_was_down(browser: Browser, admin: 
         assert page.inner_text("#saved-today") != before
 
 
+def test_requests_are_listed_in_the_order_in_which_they_arrived(browser: Browser, admin: FakeAdmin) -> None:
+    start = time.time()
+
+    def finish(model: str, arrived: float) -> None:
+        admin.traffic("miss", model=model)
+        admin.requests[-1]["time"] = start + arrived
+
+    with visit(browser, login_url(admin)) as page:
+        wait_for_data(page)
+        models = page.locator("#requests-table td.model")
+        for name, arrived in (("second", 2.0), ("fourth", 4.0)):
+            finish(name, arrived)
+        poll_now(page)
+        expect(models.nth(0)).to_have_text("fourth")
+        for name, arrived in (("third", 3.0), ("first", 1.0), ("fifth", 5.0)):
+            finish(name, arrived)
+        poll_now(page)
+        expect(models.nth(0)).to_have_text("fifth")
+        assert models.all_inner_texts()[:5] == ["fifth", "fourth", "third", "second", "first"]
+
+
 def test_the_token_logs_in_and_is_not_stored(browser: Browser, admin: FakeAdmin) -> None:
     with visit(browser, login_url(admin)) as page:
         wait_for_data(page)
@@ -340,6 +366,7 @@ def test_the_token_logs_in_and_is_not_stored(browser: Browser, admin: FakeAdmin)
     with visit(browser, f"{admin.url}/dashboard", allow=UNAUTHORIZED) as page:
         expect(page.locator("#login")).to_be_visible()
         expect(page.locator("main")).to_be_hidden()
+        assert page.evaluate("document.documentElement.scrollHeight <= innerHeight"), "nothing to scroll over"
         page.keyboard.press("Escape")
         page.fill("#token", "wrong-token")
         page.keyboard.press("Enter")

@@ -47,12 +47,14 @@ def test_a_free_model_saves_seconds_and_tokens_and_no_dollars(browser: Browser, 
     with visit(browser, login_url(admin)) as page:
         wait_for_data(page)
         expect(page.locator("#saved-today")).to_have_text(re.compile(r"^[\d.]+ (s|min|h)$"))
-        expect(page.locator("#saved-other")).to_have_text(re.compile(r"^[\d,]+ tokens saved today$"))
+        expect(page.locator("#saved-other")).to_have_text(
+            re.compile(r"^Model time, summed over concurrent calls. [\d,]+ tokens saved today$")
+        )
         expect(page.locator("#price-note")).to_have_text(
             "The embedded model is free, so savings are in seconds and tokens."
         )
         expect(page.locator("#models td.model small").first).to_have_text("free")
-        expect(page.locator("#spend-title")).to_have_text("Upstream time with and without cache")
+        expect(page.locator("#spend-title")).to_have_text("Model time with and without cache")
         page.wait_for_selector("#entries-table td.value")
         assert "$" not in page.inner_text("main")
         bars = page.locator("#bars .amount").all_inner_texts()
@@ -126,11 +128,18 @@ def test_more_capacity_saves_nothing_until_something_was_evicted(browser: Browse
         expect(page.locator("#policies-equal")).to_be_hidden()
 
 
-def test_the_configured_capacity_is_shown_with_its_overhead(browser: Browser, admin: FakeAdmin) -> None:
+def test_the_capacity_has_one_scale(browser: Browser, admin: FakeAdmin) -> None:
     with visit(browser, login_url(admin)) as page:
         wait_for_data(page)
-        expect(page.locator("#capacity")).to_contain_text("of 256 MB")
-        expect(page.locator("#capacity-overhead")).to_contain_text("33 MB of the capacity is overhead")
+        used, card = admin.summary()["storage"]["bytes"], page.locator(".tile", has=page.locator("#capacity"))
+        expect(page.locator("#capacity")).to_have_text(f"{used / 1e6:.3g} MB of 223 MB")
+        expect(page.locator("#capacity-sub")).to_have_text(
+            f"{100 * used / 223e6:.0f} % full, {len(admin.entries)} entries"
+        )
+        expect(page.locator("#capacity-overhead")).to_contain_text("For entries, of the configured 256 MB. The rest is")
+        assert len(re.findall(r"\d [kM]?B\b", card.inner_text())) == 3, "used, for entries, and configured"
+        bar = page.eval_on_selector("#capacity-bar b", "bar => parseFloat(bar.style.width)")
+        assert bar == pytest.approx(100 * used / 223e6, rel=1e-3)
 
 
 def test_a_failing_upstream_is_red_and_says_why(browser: Browser, admin: FakeAdmin) -> None:
@@ -139,29 +148,40 @@ def test_a_failing_upstream_is_red_and_says_why(browser: Browser, admin: FakeAdm
         expect(page.locator("#failing")).to_be_hidden()
         expect(page.locator("#upstreams .dot")).to_have_class("dot good")
         admin.upstreams[0] |= {"state": "failing", "failing_since": time.time() - 65, "reason": "connection refused",
-                               "failed": 4, "calls": 9, "errors": 4}  # fmt: skip
+                               "failed": 4, "calls": 9, "errors": 4, "last_failure": time.time() - 5,
+                               "failing_now": True}  # fmt: skip
         page.evaluate("window.dispatchEvent(new Event('online'))")
         expect(page.locator("#failing")).to_have_text(
-            "Upstream openai fails: connection refused. It failed 4 requests in 1 min; cached answers are served."
+            re.compile(
+                r"Upstream openai fails: connection refused\. It failed 4 requests in 1 min, the last one \d+ s ago; "
+                r"cached answers are served\."
+            )
         )
         expect(page.locator("#upstreams .dot")).to_have_class("dot bad")
-        expect(page.locator("#upstreams")).to_contain_text("failing: connection refused")
+        expect(page.locator("#upstreams")).to_contain_text("its last request failed: connection refused, ")
         assert page.evaluate("getComputedStyle(document.querySelector('#upstreams .note')).color") == page.evaluate(
             "getComputedStyle(document.querySelector('#failing')).color"
         ), "both are red"
         admin.upstreams[0] |= {"fallback": "azure", "calls": 1}
         page.evaluate("window.dispatchEvent(new Event('online'))")
-        expect(page.locator("#failing")).to_contain_text("It failed 4 requests in 1 min, which azure answered; cached")
+        expect(page.locator("#failing")).to_contain_text("s ago, which azure answered; cached")
         expect(page.locator("#upstreams .amount")).to_have_text("1 call4 failed")
         admin.upstreams[0] |= {"health": "open", "open_until": time.time() + 7.9}
         page.evaluate("window.dispatchEvent(new Event('online'))")
         expect(page.locator("#upstreams")).to_contain_text(
-            re.compile(r"openai\s*open: connection refused; next probe in \d\.\d+ s")
+            re.compile(r"openai\s*open: connection refused, \d+ s ago; next probe in \d\.\d+ s")
         )
         admin.upstreams[0] |= {"health": "half-open"}
         page.evaluate("window.dispatchEvent(new Event('online'))")
-        expect(page.locator("#upstreams")).to_contain_text("half-open: connection refused; the next request is a probe")
-        admin.upstreams[0] |= {"state": "ok", "failing_since": None, "reason": "", "failed": 0}
+        expect(page.locator("#upstreams")).to_contain_text("s ago; the next request is a probe")
+        admin.upstreams[0] |= {"failing_now": False, "last_failure": time.time() - 3000}
+        page.evaluate("window.dispatchEvent(new Event('online'))")
+        expect(page.locator("#failing")).to_be_hidden()
+        expect(page.locator("#upstreams .dot")).to_have_class("dot fair")
+        expect(page.locator("#upstreams")).to_contain_text(
+            "half-open: connection refused, 50 min ago; the next request"
+        )
+        admin.upstreams[0] |= {"state": "ok", "failing_since": None, "reason": "", "failed": 0, "last_failure": None}
         admin.upstreams[0] |= {"health": "healthy", "open_until": None}
         page.evaluate("window.dispatchEvent(new Event('online'))")
         expect(page.locator("#failing")).to_be_hidden()

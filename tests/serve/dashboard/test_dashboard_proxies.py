@@ -28,7 +28,7 @@ def browser() -> Iterator[Browser]:
 def admin() -> Iterator[FakeAdmin]:
     with FakeAdmin() as admin:
         admin.fill(20, days=0.1)
-        admin.engine = {"place": PLACE, "state": "ok", "away_since": None, "reason": ""}
+        admin.engine = {"place": PLACE, "state": "ok", "since": None, "reason": ""}
         admin.proxies = [
             {
                 "id": f"{k:016x}", "host": f"proxy-{k}.a-rather-long-name.internal", "version": "0.2.0",
@@ -43,7 +43,7 @@ def admin() -> Iterator[FakeAdmin]:
 def late(admin: FakeAdmin, serial: int, model: str) -> None:
     """Add a request with a serial that is a time."""
     admin.traffic("hit", model=model)
-    admin.requests[-1] |= {"serial": serial, "proxy": "proxy-1"}
+    admin.requests[-1] |= {"serial": serial, "time": serial / 1e6, "proxy": "proxy-1"}
 
 
 @pytest.mark.parametrize("size", [{}, PHONE])
@@ -65,13 +65,17 @@ def test_proxies_and_the_engine_of_a_shared_store_are_shown(
         admin.engine = {
             "place": PLACE,
             "state": "away",
-            "away_since": time.time() - 90.0,
+            "since": time.time() - 90.0,
             "reason": "refused",
         }
         page.evaluate(POLL)
         page.wait_for_selector("#failing:not([hidden])")
         assert "The shared store does not answer" in page.inner_text("#failing")
-        page.wait_for_function("document.getElementById('engine').innerText.includes('refused')")
+        page.wait_for_selector("#engine:has-text('refused')")
+        admin.engine |= {"state": "read-only", "reason": "it is out of memory"}
+        page.evaluate(POLL)
+        page.wait_for_selector("#failing:has-text('takes no writes')")
+        page.wait_for_selector("#engine:has-text('it is out of memory')")
 
 
 def test_without_a_shared_store_nothing_of_it_is_shown(browser: Browser, admin: FakeAdmin) -> None:

@@ -51,6 +51,9 @@ def test_different_credentials_have_different_namespaces() -> None:
         bearer("k1", **{"x-api-key": "k2"}),
         bearer("k2", **{"x-api-key": "k1"}),
         bearer("k1", **{"x-goog-api-key": "k2", "api-key": "k3"}),
+        bearer("k1", **{"helicone-auth": "Bearer k2"}),
+        bearer("k1", **{"x-litellm-api-key": "Bearer k2"}),
+        {"x-litellm-api-key": "k1"},
     ]
     found = [authenticated(auth, each) for each in headers]
     for a, b in combinations(found, 2):
@@ -98,6 +101,19 @@ def test_anonymous_clients_can_be_rejected() -> None:
     for headers in ({}, {"authorization": ""}, {"authorization": "Bearer"}, {"x-api-key": "  "}):
         assert auth.authenticate(headers) is None
     assert auth.authenticate(bearer("k")) is not None
+
+
+def test_the_key_of_a_gateway_is_a_credential() -> None:
+    auth, key = authenticator(allow_anonymous=False), {"ocp-apim-subscription-key": "k"}
+    found = authenticated(auth, key)
+    assert found == (f"caller-{found.namespace[:8]}", found.namespace, None)
+    assert authenticated(authenticator(share_all=True), key).name == "everyone"
+    named = {"keys": [digest_of("key-of-a")], "name": "a"}
+    assert authenticator(tenants=[named]).authenticate(key) is None
+    both = authenticated(authenticator(tenants=[named]), bearer("key-of-a", **key))
+    assert both == authenticated(authenticator(tenants=[named]), bearer("key-of-a"))
+    open_to_all = authenticator(tenants=[named], allow_anonymous=True)
+    assert authenticated(open_to_all, key).namespace != authenticated(open_to_all, {}).namespace
 
 
 def test_a_dummy_credential_does_not_merge_clients() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+from asyncio import sslproto
 from typing import Any
 
 import pytest
@@ -170,3 +171,16 @@ def test_drain_raises_what_send_raised_unless_the_client_is_gone(run: Run) -> No
         await async_wait_until(lambda: len(asyncio.all_tasks()) == 1)
 
     run(scenario())
+
+
+def test_a_tls_transport_of_asyncio_that_was_closed_twice_is_a_disconnect() -> None:
+    """After the client's end of TLS, uvicorn closes it again: then it has no buffer, and raises for most methods."""
+    protocol: Any = None
+    transport: Any = sslproto._SSLProtocolTransport(protocol, protocol)
+    transport._closed = True
+    transport.close()
+    cycle: Any = object.__new__(RequestCycle)
+    cycle.transport, cycle.disconnected = transport, False
+    with pytest.raises(AttributeError):
+        transport.get_write_buffer_size()
+    assert cycle._check_disconnected()

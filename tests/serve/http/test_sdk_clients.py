@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import shutil
 import subprocess
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 from langchain_openai import ChatOpenAI
 
 from knapcache.testing import FakeUpstream
+from tests.support.programs import find_program
 from tests.support.running_proxy import RunningProxy
 
 HELLO: Any = [{"role": "user", "content": "Hello there, all of you"}]
@@ -154,8 +154,9 @@ def test_langchain(proxy: RunningProxy, upstream: FakeUpstream) -> None:
     assert upstream.count() == 1
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_curl(proxy: RunningProxy, upstream: FakeUpstream) -> None:
+    find_program("curl", "curl")
+
     def curl(*more: str) -> str:
         body = json.dumps({"model": "gpt-4o", "messages": HELLO})
         command = ["curl", "-sS", "-i", f"{proxy.openai_url}/chat/completions", "-H", "content-type: application/json"]

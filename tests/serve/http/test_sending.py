@@ -196,9 +196,9 @@ def test_the_model_of_a_fallback(pair: Pair, keep: bool, stream: bool) -> None:
     pair.upstreams[0].fail("500")
     answer = pair.ask(**body)
     assert answer.headers["x-knapcache-model"] == "small"
-    first, second = (json.loads(fake.calls[0].raw) for fake in pair.upstreams)
-    assert (first["model"], second["model"]) == ("large", "small")
-    assert {**first, "model": "small"} == second
+    first, second = (fake.calls[0].raw for fake in pair.upstreams)
+    assert first.count(b'"large"') == 1
+    assert first.replace(b'"large"', b'"small"') == second
     assert pair.event().model == "large"
     for _ in range(3):
         again = pair.ask(**body)

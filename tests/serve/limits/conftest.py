@@ -13,6 +13,7 @@ from knapcache.serve.limits.local_counts import MemoryCounts
 from knapcache.serve.limits.redis_counts import RedisCounts
 from knapcache.serve.limits.sqlite_counts import SqliteCounts
 from knapcache.store.redis.urls import parse
+from tests.support.programs import find_module
 from tests.support.redis_servers import EngineServer
 
 _numbers = itertools.count()
@@ -22,7 +23,7 @@ OpenCounts = Callable[[str], Counts]
 
 @pytest.fixture(scope="session")
 def limits_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
-    pytest.importorskip("redis", reason="the extra redis is not installed")
+    find_module("redis", "the extra redis")
     with EngineServer(tmp_path_factory.mktemp("limits-engine")) as server:
         yield server
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
-import random
 import threading
 import time
 from collections.abc import Iterator
@@ -26,6 +26,8 @@ from tests.support.running_proxy import RunningProxy
 from tests.support.timing import wait_until
 
 MODEL = "gpt-4o"
+TEMPERATURES = itertools.count(0.001, 0.001)
+"""So that no request is a repetition."""
 LIMITS: dict[str, dict[str, float]] = {
     "spender": {"usd_per_day": 0.0001},
     "minute": {"requests_per_minute": 2},
@@ -120,7 +122,7 @@ def test_the_sdk_does_not_repeat_what_a_spend_limit_refuses(limited: RunningProx
 
 def is_refused(client: openai.OpenAI, text: str) -> bool:
     try:
-        ask(client, text, temperature=random.random())
+        ask(client, text, temperature=next(TEMPERATURES))
     except openai.RateLimitError:
         return True
     return False

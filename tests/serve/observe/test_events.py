@@ -132,3 +132,10 @@ def test_recent_requests_are_bounded_and_numbered() -> None:
     assert found["serial"] == MAX_RECENT + 50
     assert [row["serial"] for row in found["rows"]] == list(range(51, MAX_RECENT + 51))
     assert "trace" not in found["rows"][0]
+
+
+def test_recent_requests_are_in_the_order_of_their_arrival() -> None:
+    recent = RecentRequests()
+    recent.consume([event("miss", time=at) for at in (2.0, 1.0, 3.0)])
+    found = recent.after(0, 3)["rows"]
+    assert [(row["time"], row["serial"]) for row in found] == [(1.0, 2), (2.0, 1), (3.0, 3)]

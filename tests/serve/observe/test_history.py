@@ -11,7 +11,8 @@ import threading
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -19,6 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from knapcache import Cache, CorruptState, InvalidInput, Reply
+from knapcache.serve.admin.context import AdminContext
+from knapcache.serve.admin.overview import Overview
 from knapcache.serve.observe import history as subject
 from knapcache.serve.observe import history_file
 from knapcache.serve.observe.events import OUTCOMES, Event
@@ -299,7 +302,7 @@ def test_a_file_of_version_1_is_still_read(tmp_path: Path) -> None:
     assert row.shadows == {"lru": 0.2}
     history.consume([event()])
     history.close()
-    assert json.loads((tmp_path / "history.json").read_bytes())["version"] == 4
+    assert json.loads((tmp_path / "history.json").read_bytes())["version"] == 5
 
 
 def test_history_survives_a_restart(tmp_path: Path) -> None:
@@ -311,7 +314,7 @@ def test_history_survives_a_restart(tmp_path: Path) -> None:
     history.close()
     path = tmp_path / "data" / "history.json"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert json.loads(path.read_bytes())["version"] == 4
+    assert json.loads(path.read_bytes())["version"] == 5
     again = History(tmp_path / "data", Shadows(none=0.0, lru=0.0), clock, UTC)
     assert again.total() == history.total()
     assert again.models() == history.models()
@@ -320,6 +323,23 @@ def test_history_survives_a_restart(tmp_path: Path) -> None:
     again.consume([event()])
     again.close()
     assert new_history(tmp_path / "data").total().requests == 3
+
+
+def test_the_policies_of_all_points_add_up_to_those_of_the_total() -> None:
+    """Shadows save nothing in a minute of misses only, and cost as much as no cache in it."""
+    clock, shadows = Clock(), Shadows(none=0.0, lru=0.0)
+    history = History(None, shadows, clock, UTC)
+    history.consume([event("miss", cost=0.25)] * 10 + [event("bypass", cost=0.5)])
+    shadows.spent = {"none": 2.5, "lru": 2.5}
+    history.poll_shadows()
+    clock.now += 60
+    history.consume([event("hit", cost=0.25)] * 10)
+    shadows.spent = {"none": 5.0, "lru": 2.5}
+    overview = Overview(cast("AdminContext", SimpleNamespace(history=history, refresh=lambda: None)))
+    points = overview.history("hour").points
+    assert all(set(point.would) == {"none", "lru"} for point in points)
+    added = {name: sum(point.would[name] for point in points) for name in ("none", "lru")}
+    assert added == history.today().would() == {"none": 5.5, "lru": 3.0}
 
 
 def test_the_thread_saves_and_then_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,9 +378,9 @@ def test_a_failed_save_is_logged_once_and_tried_again(tmp_path: Path, caplog: py
         lambda text: text[: len(text) // 2],
         lambda _: b"[]",
         lambda _: b"\xff\xfe",
-        lambda text: text.replace(b'"version":4', b'"version":5'),
-        lambda text: text.replace(b'"version":4', b'"version":1'),
-        lambda text: text.replace(b'"version":4', b'"version":[4]'),
+        lambda text: text.replace(b'"version":5', b'"version":6'),
+        lambda text: text.replace(b'"version":5', b'"version":1'),
+        lambda text: text.replace(b'"version":5', b'"version":[5]'),
         lambda text: text.replace(b'"since":', b'"since":-'),
         lambda text: text.replace(b'"total":[2', b'"total":[3'),
         lambda text: text.replace(b'"total":[2', b'"total":[-2'),

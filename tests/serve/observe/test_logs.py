@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import io
 import json
 import logging
 import os
 import re
+import sys
 import threading
 import warnings
 from collections.abc import Iterable, Iterator
@@ -16,7 +19,8 @@ import orjson
 import pydantic
 import pytest
 
-from knapcache.errors import InvalidInput
+from knapcache.errors import InvalidInput, Uncacheable
+from knapcache.exchange.headers import SECRET_HEADERS
 from knapcache.serve.observe import logs
 from knapcache.serve.observe.logs import LogHandler, Redactor, configure
 from knapcache.serve.upstream import ConnectionLost
@@ -43,7 +47,9 @@ def restore_logging() -> Iterator[None]:
     root = logging.getLogger()
     loggers = {name: logging.getLogger(name) for name in ("", "knapcache", "uvicorn.access")}
     before = {name: (logger.level, logger.disabled) for name, logger in loggers.items()}
+    hooks = threading.excepthook, sys.unraisablehook
     yield
+    threading.excepthook, sys.unraisablehook = hooks
     for handler in [h for h in root.handlers if isinstance(h, LogHandler)]:
         root.removeHandler(handler)
         handler.close()
@@ -103,6 +109,8 @@ def test_secrets_are_redacted(format_name: str) -> None:
     texts += [repr({"authorization": f"Bearer {s}", "x-api-key": s, "cookie": s}) for s in SECRETS]
     texts += [repr([(b"x-api-key", s.encode()), (b"authorization", b"Basic " + s.encode())]) for s in SECRETS]
     texts += [json.dumps({"api_key": s, "admin_token": s}) for s in SECRETS]
+    texts += [f"{name}: Bearer {s}" for s in SECRETS for name in SECRET_HEADERS]
+    texts += [repr({name: s}) for s in SECRETS for name in SECRET_HEADERS]
     texts += [f"cookie: a=b; session={s}; c={s}" for s in SECRETS] + [f"Authorization: Odd x={s}" for s in SECRETS]
     texts += [f"https://user:{s}@host/v1" for s in SECRETS] + [f"/x?api_key={s}&b=1" for s in SECRETS]
     for text in texts:
@@ -122,6 +130,49 @@ def test_secrets_are_redacted(format_name: str) -> None:
         assert secret not in found
     assert "[redacted]" in found
     assert "Authorization: [redacted]" in found, "the name of the field stays"
+
+
+class Failing:
+    """Fails in its destructor."""
+
+    def __del__(self) -> None:
+        raise_error("")
+
+
+@pytest.mark.parametrize("format_name", ["text", "json"])
+def test_what_an_exception_quotes_is_not_logged(format_name: str) -> None:
+    stream = io.StringIO()
+    handler = start("debug", format_name, (), stream)
+    try:
+        raise_error("")
+    except ValueError as error:
+        ours.error("Not done: %s", error)
+        ours.error("Not done: %(why)s", {"why": error})
+        ours.error("Not done", extra={"why": error})
+        ours.error(error)
+    ours.error("Not cached: %s", Uncacheable("duplicate name", PROMPT))
+    thread = threading.Thread(target=raise_error, args=("key",))
+    thread.start()
+    thread.join()
+    Failing()
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        failed = loop.create_task(asyncio.to_thread(raise_error, "orjson"))
+        await asyncio.wait([failed])
+        del failed  # its exception was never retrieved
+        loop.call_soon(lambda _: raise_error(""), PROMPT)
+        await asyncio.sleep(0)
+
+    asyncio.run(run())
+    gc.collect()
+    found = written(handler, stream)
+    assert PROMPT.split()[1] not in found
+    assert found.count("ValueError at test_logs.py:") == 4
+    for line in ("Not cached: duplicate name", "A thread ended with an exception", "An exception was ignored",
+                 "Task exception was never retrieved", "Exception in callback"):  # fmt: skip
+        assert line in found
+    assert found.count("in raise_error") >= 4, "the places of the exceptions are logged"
 
 
 def test_other_texts_stay_as_they_are() -> None:

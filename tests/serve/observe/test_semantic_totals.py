@@ -49,12 +49,13 @@ def test_requests_are_counted_by_scope_and_by_what_the_tier_did() -> None:
         event("miss"),
         similar(kind="excluded", scope="a", reason="several turns"),
         similar(kind="none", scope="a", reason="number"),
+        similar(kind="failed", scope="a", reason="busy"),
     )
     assert found.scopes.keys() == {"a", ""}
     assert found.scopes[""].kinds == dict.fromkeys(MATCH_KINDS, 1)
     scope = found.scopes["a"]
-    assert (scope.requests, scope.served) == (2 * len(MATCH_KINDS) + 2, 2)
-    assert scope.reasons == {"several turns": 1, "number": 1}
+    assert (scope.requests, scope.served) == (2 * len(MATCH_KINDS) + 3, 2)
+    assert scope.reasons == {"several turns": 1, "number": 1, "busy": 1}
     assert scope.seconds == pytest.approx(0.008 * scope.requests)
     assert (scope.usd_saved, scope.priced) == (1.0, 2), "only served answers save"
     assert found.total().requests == scope.requests + len(MATCH_KINDS)

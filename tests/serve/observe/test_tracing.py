@@ -14,7 +14,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from knapcache.errors import InvalidInput, MissingExtra
+from knapcache.errors import InvalidInput, MissingExtra, install_command
 from knapcache.model import Endpoint
 from knapcache.serve.observe import tracing
 from knapcache.serve.observe.events import Event, UpstreamTry
@@ -201,7 +201,7 @@ def test_addresses() -> None:
 
 def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'knapcache\[telemetry\]'"):
+    with pytest.raises(MissingExtra, match=re.escape(install_command("telemetry"))):
         Tracing("http://localhost:4318")
 
 

@@ -160,3 +160,14 @@ def test_a_credential_in_the_headers_is_a_key_of_its_own() -> None:
     health = UpstreamHealth([settings])
     health.consume([event("failed", upstream="azure", attempts=(401,))])
     assert of(health, "azure")["reason"] == "status 401: it rejects the key in headers"
+
+
+def test_a_failure_is_the_present_state_for_a_minute_or_while_the_upstream_is_open(health: UpstreamHealth) -> None:
+    now = time.time()
+    for age, until, present in ((0.0, 0.0, True), (90.0, now + 100.0, True), (90.0, now - 89.0, False)):
+        failed = event("failed", time=now - age, seconds=0.0, upstream="a", attempts=(503,), open_until=until)
+        health.consume([failed])
+        row = of(health, "a")
+        assert (row["state"], row["last_failure"], row["failing_now"]) == ("failing", now - age, present)
+    health.consume([event("miss", upstream="a", attempts=(200,))])
+    assert (of(health, "a")["last_failure"], of(health, "a")["failing_now"]) == (None, False)

@@ -40,6 +40,10 @@ def test_no_key_survives(secret: str, form: str) -> None:
     assert secret not in found
 
 
+def test_a_private_key_without_an_end_is_removed_to_the_end_of_the_text() -> None:
+    assert ALL.text("a -----BEGIN EC PRIVATE KEY-----\\nProc-Type: 4\\nMII-x\n-----END") == "a [key]"
+
+
 def test_a_private_key_is_removed_as_a_whole() -> None:
     key = "-----BEGIN RSA PRIVATE KEY-----\nMIIEow\nIBAAK\n-----END RSA PRIVATE KEY-----"
     assert ALL.text(f"a\n{key}\nb") == "a\n[key]\nb"
@@ -60,7 +64,16 @@ def test_cards_have_a_check_digit(text: str, found: str) -> None:
     assert ALL.text(text) == found
 
 
-@pytest.mark.parametrize("text", ["a @ b", "@someone said", "a@b", "ask-me-anything-about-it", "sk-short", "v1.2.3"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a @ b", "@someone said", "a@b", "ask-me-anything-about-it", "sk-short", "v1.2.3",
+        "task-2024-Q3-planning-notes-Final-Draft", "risk-550e8400-e29b-41d4-a716-446655440000", "desk-or-table-at-home",
+        "laughs_and_more_words_in_one_name", "http://localhost:8080/v1", "see https://example.com/a:b and c@d",
+        "Basic understanding of authorization: a must", "the secret key: patience", "public_key_fingerprint = a-b-c",
+        "-----BEGIN CERTIFICATE-----\nMIIBxx\n-----END CERTIFICATE-----", "-----BEGIN PUBLIC KEY-----\nMII",
+    ],
+)  # fmt: skip
 def test_other_texts_stay(text: str) -> None:
     assert ALL.text(text) == text
 
@@ -71,7 +84,28 @@ def test_quoted_and_international_addresses_are_removed() -> None:
 
 @pytest.mark.parametrize("rule", BUILT_IN)
 @pytest.mark.parametrize(
-    "part", ["a", "@", "a@", "a.@b.", "-eyJ", "eyJaaaaaaaa.", "sk-", "1 ", "4", '"a', "-----BEGIN ", "bearer ", "4 4-"]
+    "part",
+    [
+        "a",
+        "@",
+        "a@",
+        "a.@b.",
+        "-eyJ",
+        "eyJaaaaaaaa.",
+        "sk-",
+        "1 ",
+        "4",
+        '"a',
+        "-----BEGIN ",
+        "bearer ",
+        "4 4-",
+        "-----BEGIN PRIVATE KEY-----",
+        "-----END PRIVATE KEY----",
+        "://a:",
+        "://:",
+        "api_key=",
+        "authorization: a ",
+    ],
 )
 def test_hostile_texts_take_linear_time(rule: str, part: str) -> None:
     check_linear(lambda length: partial(BUILT_IN[rule], part * (length // len(part))), 4_000, f"{rule} on {part!r}")

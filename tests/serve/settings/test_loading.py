@@ -114,7 +114,7 @@ def test_each_problem_is_one_line_with_its_source(tmp_path: Path, monkeypatch: p
         "upstreams: must be a list (from KNAPCACHE_UPSTREAMS)",
         "tenants[0].keys: must be one or more digests (sha256: and 64 hex digits), as printed by `knapcache serve "
         f"--hash-key` (from {config})",
-        f"unknown setting colour (from {config})",
+        f"unknown setting colour: `knapcache serve --show-settings` lists them (from {config})",
     ]
 
 

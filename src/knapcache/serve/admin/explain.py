@@ -20,7 +20,9 @@ from typing import Any
 
 from knapcache.cache.key_history import KeyRecord
 from knapcache.cache.outlines import NearestRequest
+from knapcache.keys.difference import Difference, without_content
 from knapcache.keys.outline import outline_of, read_canonical, words_of
+from knapcache.keys.public import public_value
 from knapcache.serve.admin.context import AdminContext
 from knapcache.serve.admin.explain_semantic import similar_answer, tier_text
 from knapcache.serve.admin.explain_words import duration, join, ordinal
@@ -201,10 +203,11 @@ class Explainer:
             text += " No similar request is stored now."
             text += f" Not compared yet: {counted(unread, 'older entry', 'older entries')}." if unread > 0 else ""
             return Explanation(kind="new", title="New request", text=text, **counts)
-        entry = self._similar(found.nearest, stored=found.stored, content=content)
+        shown = found.nearest.differences if content else without_content(found.nearest.differences)
+        entry = self._similar(found.nearest, shown, stored=found.stored, content=content)
         counts |= {"nearest": entry}
         stored, gone = ("is", "") if found.stored else ("was", " Its answer is no longer stored.")
-        fields = [each.field for each in found.nearest.differences]
+        fields = [each.field for each in shown]
         if fields == ["tenant"]:
             text = (
                 f"The same request {stored} stored for another tenant or API key. They do not share answers, unless "
@@ -212,31 +215,26 @@ class Explainer:
             )
             title = "Stored for another tenant"
             return Explanation(kind="other_tenant", title=title, text=text + gone, at=entry.created, **counts)
-        named = join([f"{each.field} ({each.text})" for each in found.nearest.differences[:3]])
+        named = join([f"{each.field} ({each.text})" for each in shown[:3]])
         named += f", and in {counted(len(fields) - 3, 'more field')}" if len(fields) > 3 else ""
         text = f"The nearest stored request differs in {named}.{gone}"
         title = "A similar request was stored, but not the same"
         return Explanation(kind="different", title=title, text=text, **counts)
 
-    def _similar(self, nearest: NearestRequest, *, stored: bool, content: bool) -> SimilarEntry:
+    def _similar(
+        self, nearest: NearestRequest, shown: list[Difference], *, stored: bool, content: bool
+    ) -> SimilarEntry:
         request = nearest.request
-        model = request.body.get("model")
         return SimilarEntry(
             key=nearest.key.hex(),
             endpoint=request.kind,
-            model=model if isinstance(model, str) else "",
+            model=public_value("model", request.body.get("model")) or "",
             tenant=self._context.authenticator.name_of(request.namespace),
             created=nearest.created,
             stored=stored,
             words=words_of(request) if content else None,
             differences=[
-                FieldDifference(
-                    field=each.field,
-                    text=each.text,
-                    here=each.here if content or not each.content else None,
-                    there=each.there if content or not each.content else None,
-                )
-                for each in nearest.differences
+                FieldDifference(field=each.field, text=each.text, here=each.here, there=each.there) for each in shown
             ],
         )
 

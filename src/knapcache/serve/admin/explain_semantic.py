@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from knapcache.semantic.reasons import EXCLUSIONS
+from knapcache.semantic.reasons import EXCLUSIONS, FAILURES
 from knapcache.serve.admin.request_models import Explanation, FieldDifference, SimilarEntry
 from knapcache.serve.observe.events import Event, SemanticEvent
 
@@ -70,7 +70,7 @@ def tier_text(match: SemanticEvent | None) -> str:
     if match.kind == "refused":
         return "Not matched: the client asked for that (no-transform, or x-knapcache-semantic: off)."
     if match.kind == "failed":
-        return f"Not matched: the tier did not answer ({match.reason})."
+        return f"Not looked up: {FAILURES.get(match.reason, 'the tier did not answer')}."
     return NOT_MATCHED.get(match.reason, NOT_MATCHED["veto"])
 
 

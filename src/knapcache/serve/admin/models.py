@@ -161,7 +161,7 @@ class EntryRow(ResponseModel):
     usd: float | None
     seconds: float
     requests: float
-    per_day: float
+    per_day: Annotated[float | None, Field(description="Requests per day; none below a day of age or ten requests.")]
     value: Annotated[float, Field(description="requests · cost")]
     density: Annotated[float, Field(description="value / size")]
     age: float
@@ -226,7 +226,10 @@ class RequestRow(ResponseModel):
     upstream: str
     error: str
     route: Annotated[str, Field(description="Name of the route that applies; empty: none does.")]
-    saved: bool
+    usd_estimated: Annotated[
+        float, Field(description="Dollars that limits have counted because the cost is not known.")
+    ]
+    saved: Annotated[bool, Field(description="Whether `usd` and `cost` were saved. Otherwise they were spent.")]
     proxy: Annotated[str, Field(description="Host of the proxy that served it; empty without a shared store.")] = ""
 
 

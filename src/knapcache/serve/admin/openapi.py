@@ -165,7 +165,7 @@ CACHE_RESPONSE_HEADERS = {
     "x-knapcache-route": "Name of the route of the settings that applies, if one does.",
     "x-knapcache-saved-usd": "US dollars not spent because the answer came from the cache, if its price is known.",
     "x-knapcache-prices": "simulated: the dollars are of the embedded model, which is free.",
-    "x-knapcache-saved-seconds": "If the price is not known: upstream time not needed because of the cache.",
+    "x-knapcache-saved-seconds": "If the price is not known: model time not needed because of the cache.",
     "x-knapcache-saved-tokens": "If the price is not known: tokens not needed because of the cache.",
     "cache-status": "The outcome in the terms of RFC 9211.",
     "age": "Seconds since the answer was fetched.",

@@ -171,7 +171,10 @@ class Overview:
         self._context.refresh()
         self._context.history.poll_shadows()
         step, points = self._context.history.points(span)
-        return totals.UsageHistory(step=step, points=[totals.UsagePoint(time=at, **row.report()) for at, row in points])
+        # Every point has every policy, so that the points add up: a shadow is silent in times without hits.
+        policies = sorted({name for _, row in points for name in row.shadows})
+        found = [totals.UsagePoint(time=at, **row.report(policies)) for at, row in points]
+        return totals.UsageHistory(step=step, points=found)
 
     def entries(self, query: models.EntriesQuery, *, content: bool) -> models.EntryPage:
         """Return a page of entries. content: with the first words of prompts, which are then also searched."""

@@ -22,12 +22,15 @@ from typing import Any, Literal
 
 import orjson
 
+from knapcache.errors import InvalidInput, public_text
 from knapcache.serve.admin.summary_models import Amounts, PlanStatus
 from knapcache.serve.http.asgi_request import RequestRejected
 
 log = logging.getLogger("knapcache.serve")
 
 LIMIT = 600.0
+ERROR = "knapcache: error: "
+"""Start of a line in which the command says why it failed."""
 NICE = 10
 MAX_LINE = 10_000
 """Bytes of an incomplete line of the child that are kept."""
@@ -87,7 +90,7 @@ class Planner:
             self._result = await self._replay(folder)
             self._state = "done"
         except (OSError, ValueError) as error:
-            self._state, self._result = "failed", {"message": str(error)}
+            self._state, self._result = "failed", {"message": public_text(error)}
             log.warning("capacity plan failed: %s", error)
         except BaseException:
             self._state, self._result = "failed", {"message": "the plan was stopped"}
@@ -117,15 +120,15 @@ class Planner:
                 output, last_line = await asyncio.gather(process.stdout.read(), self._follow(process.stderr))
                 await process.wait()
         except TimeoutError:
-            raise ValueError(f"the plan took more than {self._limit:g} s") from None
+            raise InvalidInput(f"the plan took more than {self._limit:g} s") from None
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
                 await process.wait()
         if process.returncode:
-            message = last_line or f"exit code {process.returncode}"
-            raise ValueError(message.removeprefix("knapcache: error: ")[:500])
+            ours = last_line.startswith(ERROR)  # otherwise it may be the end of a traceback
+            raise InvalidInput(last_line.removeprefix(ERROR)[:500] if ours else f"exit code {process.returncode}")
         found: dict[str, Any] = orjson.loads(output)
         return found
 

@@ -13,9 +13,12 @@ class EngineStatus(ResponseModel):
     """The Valkey or Redis engine of a shared store, as this proxy sees it."""
 
     place: Annotated[str, Field(description="Host and port, without user and password.")]
-    state: Literal["ok", "away"]
-    away_since: Annotated[float | None, Field(description="Unix time since which it does not answer.")]
-    reason: Annotated[str, Field(description="Why it does not.")]
+    state: Annotated[
+        Literal["ok", "read-only", "away"],
+        Field(description="read-only: it answers and takes no writes. away: it does not answer, or cannot be used."),
+    ]
+    since: Annotated[float | None, Field(description="Unix time since which it is so; none if it is ok.")]
+    reason: Annotated[str, Field(description="Why; empty if it is ok.")]
 
 
 class ProxyRow(ResponseModel):

@@ -28,7 +28,7 @@ REPORT_SECONDS = 2.0
 WRONG = ("different", "undecided")
 """Verdicts that count as wrong."""
 NOT_STARTED: dict[str, Any] = {
-    "state": "shadow", "level": -1, "bound": None, "needed": len(LEVELS) / ALPHA, "alarms": 0, "labels": {},
+    "level": -1, "bound": None, "needed": len(LEVELS) / ALPHA, "alarms": 0, "labels": {},
     "levels": [], "others": [],
 }  # fmt: skip
 """The report of a learner that has not started."""
@@ -114,8 +114,12 @@ def scope_status(report: dict[str, Any], today: SemanticTotals, total: SemanticT
     """Return the state of a scope and its sums."""
     name = report["scope"]
     fields = {field: report[field] for field in models.ScopeStatus.model_fields if field in report}
+    serves = report["mode"] == "on" and report.get("bound") is not None
     return models.ScopeStatus(
-        **NOT_STARTED | fields, today=usage(today.scopes.get(name)), all=usage(total.scopes.get(name))
+        **NOT_STARTED | fields,
+        state="serving" if serves else "shadow",
+        today=usage(today.scopes.get(name)),
+        all=usage(total.scopes.get(name)),
     )
 
 

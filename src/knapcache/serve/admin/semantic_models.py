@@ -49,7 +49,7 @@ class LevelStatus(ResponseModel):
     certified: Annotated[bool, Field(description="Whether the evidence is enough.")]
     serves: Annotated[
         bool,
-        Field(description="Whether its matches are served."),
+        Field(description="Whether its matches are served while the mode is on."),
     ]
 
 
@@ -71,12 +71,14 @@ class SemanticUsage(ResponseModel):
     none: Annotated[Count, Field(description="There was no match.")]
     excluded: Annotated[Count, Field(description="Requests of a form that is never matched.")]
     refused: Annotated[Count, Field(description="The client asked not to be served by similarity.")]
-    failed: Annotated[Count, Field(description="The tier could not answer in time.")]
+    failed: Annotated[Count, Field(description="The tier could not look them up; `reasons` says why.")]
     labels: Annotated[
         dict[str, Count],
         Field(description="Judged matches by source (shadow, audit, feedback) and verdict, as in `shadow same`."),
     ]
-    reasons: Annotated[dict[str, Count], Field(description="Requests by the exclusion or veto without a match.")]
+    reasons: Annotated[
+        dict[str, Count], Field(description="Requests by the exclusion, veto or failure without a match.")
+    ]
     seconds: Annotated[float, Field(description="Time that the tier took before the requests went on.")]
     usd_saved: Annotated[float, Field(description="What the served answers had cost, as far as prices are known.")]
     priced: Annotated[Count, Field(description="Served answers of known price.")]
@@ -88,10 +90,13 @@ class ScopeStatus(ResponseModel):
 
     scope: Annotated[str, Field(description="The tenant; empty without tenants.")]
     mode: SemanticMode
-    state: Literal["shadow", "serving"]
+    state: Annotated[
+        Literal["shadow", "serving"],
+        Field(description="`serving`: the mode is on and a level is certified. `shadow`: nothing is served."),
+    ]
     error: Annotated[float, Field(description="The allowed share of wrong answers: semantic_error.")]
-    level: Annotated[int, Field(description="Index of the widest level that is served; -1: none.")]
-    bound: Annotated[float | None, Field(description="The certified share of wrong answers; null: nothing is served.")]
+    level: Annotated[int, Field(description="Index of the widest level that is certified; -1: none.")]
+    bound: Annotated[float | None, Field(description="The certified share of wrong answers; null: none is.")]
     needed: Annotated[float, Field(description="The e-value that certifies a level.")]
     alarms: Annotated[Count, Field(description="How often wrong labels ended the certificate of a served level.")]
     labels: Annotated[dict[str, Count], Field(description="Labels that decide, by source.")]

@@ -13,9 +13,9 @@ from knapcache.serve.admin.route_models import RouteStatus
 
 
 class Usage(ResponseModel):
-    """Totals of a set of requests. Money and time are those of answers: spent on them, or saved by cached ones."""
+    """Totals of a set of requests. Spent: what calls of upstreams cost. Saved: what cached answers had cost."""
 
-    requests: Count
+    requests: Annotated[Count, Field(description="Requests of clients, whatever came of them: the sum of outcomes.")]
     hits: Count
     similar: Annotated[Count, Field(description="Answers to similar questions, served by the semantic tier.")]
     coalesced: Count
@@ -23,12 +23,22 @@ class Usage(ResponseModel):
     misses: Count
     bypasses: Count
     passthrough: Count
-    failed: Count
+    failed: Annotated[Count, Field(description="Failed or rejected.")]
     bytes_saved: Count
-    usd_spent: float
+    usd_spent: Annotated[
+        float,
+        Field(description="Every call that was paid for, as far as its price is known; also calls in the background."),
+    ]
+    usd_estimated: Annotated[
+        float, Field(description="What limits have counted in addition, for calls whose cost is not known.")
+    ]
     usd_saved: float
-    seconds_spent: float
-    seconds_saved: float
+    seconds_spent: Annotated[
+        float, Field(description="Model time: seconds of upstream calls, also of concurrent ones.")
+    ]
+    seconds_saved: Annotated[
+        float, Field(description="Model time that was not needed. Calls that would have run at once are added up.")
+    ]
     cost_spent: float
     cost_saved: float
     tokens_spent: Count
@@ -135,6 +145,10 @@ class UpstreamStatus(ResponseModel):
     failing_since: Annotated[float | None, Field(description="Unix time.")]
     reason: Annotated[str, Field(description="Why it fails, in plain words.")]
     failed: Annotated[Count, Field(description="Requests that it has failed since.")]
+    last_failure: Annotated[float | None, Field(description="Unix time of the last of them.")]
+    failing_now: Annotated[
+        bool, Field(description="failing, and the last failure is a minute old at most or it is open.")
+    ]
     fallback: Annotated[str, Field(description="The upstream that answered the last of them; empty: none did.")]
     health: Annotated[
         Literal["healthy", "open", "half-open"],

@@ -1,7 +1,7 @@
 // What amounts are shown in, from a summary of the admin API (`prices` and `amounts`).
 //
 //     unit "usd"        dollars of answers whose price is known. They are never estimated
-//     unit "seconds"    upstream time: no price is known, the model is free, or the cache saves time
+//     unit "seconds"    model time, summed over concurrent calls: no price is known, the model is free, or the cache saves time
 //     unit "number"     a blend of dollars and seconds
 //
 // Costs of the policy contain estimates for answers without a price. If only some prices are known, a cost is shown as a
@@ -57,7 +57,7 @@ export class Shown {
     return time(row[`seconds_${name}`]);
   }
 
-  /** Text of what an answer cost, `times` times: dollars if its price is known, otherwise upstream time. */
+  /** Text of what an answer cost, `times` times: dollars if its price is known, otherwise model time. */
   answer({ usd: dollars, seconds, cost }, times = 1) {
     if (this.unit === "number") return amount(cost * times, "number");
     return this.unit === "usd" && dollars != null ? usd(dollars * times) : time(seconds * times);

@@ -15,8 +15,8 @@ const HEADINGS = [["Time", "time"], ["Outcome", "outcome"], ["Model", "model"], 
 const fact = (name, ...value) => h("div", {}, h("dt", {}, name), h("dd", {}, ...value));
 const indented = (value) => JSON.stringify(value, null, 2);
 
-/** What an answer cost. With a plus: saved, because it came from the cache. */
-const dollars = ({ usd: cost, outcome }) => (cost == null ? "–" : `${SAVED.includes(outcome) ? "+" : ""}${usd(cost)}`);
+/** What an answer cost, and whether that was saved or spent. */
+const dollars = ({ usd: cost, outcome }) => (cost == null ? "–" : `${usd(cost)} ${SAVED.includes(outcome) ? "saved" : "spent"}`);
 
 /** An excerpt with the found words marked. */
 function marked(excerpt) {
@@ -106,7 +106,7 @@ export class ContentLog {
         h("dl", { class: "facts" },
           fact("Time", `${day(line.time)}, ${clock(line.time)}`), fact("Endpoint", line.endpoint, line.stream && ", streamed"), fact("Tenant", line.tenant || "–"),
           line.route && fact("Route", line.route), fact("Status", String(line.status)), fact("Upstream", line.upstream || "not called"),
-          fact(SAVED.includes(line.outcome) ? "Saved" : "Cost", line.usd == null ? "–" : usd(line.usd)), fact("Tokens", line.tokens ? count(line.tokens) : "–"),
+          fact(SAVED.includes(line.outcome) ? "Saved" : "Spent", line.usd == null ? "–" : usd(line.usd)), fact("Tokens", line.tokens ? count(line.tokens) : "–"),
           fact("Time taken", time(line.seconds)), line.size > 0 && fact("Size of the entry", bytes(line.size)),
           fact("Key", line.key ? h("code", { class: "key" }, line.key) : "none"), fact("Line", String(line.id))),
         known(line.request) && [h("h3", {}, "Request, after redaction"), copyable(indented(line.request), "the request")],

@@ -12,7 +12,7 @@ const SEARCH_DELAY = 200; // ms after the last key press
 const ENDPOINTS = { "chat/completions": "Chat", completions: "Completion", responses: "Response", embeddings: "Embedding", messages: "Messages" };
 const TITLES = {
   request: "First words of the prompt; without content, its endpoint and when it was stored", value: "Requests × cost: what the requests for this entry would have cost without the cache",
-  density: "Value divided by size. Entries with little value per MB are evicted first", requests: "As the policy counts them: older requests count less", per_day: "Requests per day since it was stored",
+  density: "Value divided by size. Entries with little value per MB are evicted first", requests: "As the policy counts them: older requests count less", per_day: "Requests per day since it was stored, from a day and ten requests on",
   cost: "What a miss costs", size: "Bytes charged for the entry, overhead included", age: "Time since the answer was fetched",
 };
 

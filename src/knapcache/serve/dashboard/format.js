@@ -87,8 +87,8 @@ export function age(seconds) {
 /** A request count of the policy. It decays with time, so it is not a whole number. */
 export const fractionalCount = (times) => digits(times >= 10 ? Math.round(times) : times >= 1 ? Number(times.toFixed(1)) : Number(times.toPrecision(1)));
 
-/** Requests per day of an entry; "–" in its first 10 minutes, when the estimate is too noisy. */
-export const rate = (row) => (row.age < 600 ? "–" : fractionalCount(row.per_day));
+/** Requests per day of an entry; "–" where the server knows too little to tell. */
+export const rate = (row) => (row.per_day == null ? "–" : fractionalCount(row.per_day));
 
 const clockForm = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const minuteForm = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });

@@ -5,7 +5,7 @@ import { Shown } from "./amounts.js";
 import { bytes, count, day, minute, noun, percent, time, usd } from "./format.js";
 import { SpendChart } from "./charts.js";
 import { copyable, panel } from "./dialogs.js";
-import { fromCache, hitRate, lookups, savingsByPolicy, sum } from "./usage.js";
+import { fromCache, hitRate, savingsByPolicy, sum } from "./usage.js";
 
 const HOUR = 3600; // seconds
 const SPANS = [["hour", "Hour"], ["day", "Day"], ["month", "Month"], ["all", "All"]];
@@ -53,16 +53,16 @@ export class Overview {
     setText("rate-requests", percent(byRequests));
     const bars = byId("rate-bars").querySelectorAll("b");
     [byCost, byRequests].forEach((share, k) => (bars[k].style.width = `${100 * (share || 0)}%`));
-    setText("rate-sub", `${count(fromCache(today))} of ${count(lookups(today))} requests today`);
+    setText("rate-sub", `${count(fromCache(today))} of ${count(today.requests)} requests today`);
 
-    const used = storage.capacity ? storage.bytes / storage.capacity : 0, overhead = storage.capacity - storage.usable;
-    setText("capacity", `${bytes(storage.bytes)} of ${bytes(storage.capacity)}`);
+    // One scale: bytes charged for entries, of those that the policy may fill. Bytes on disk are another one, under Health.
+    const used = storage.usable ? storage.bytes / storage.usable : 0;
+    setText("capacity", `${bytes(storage.bytes)} of ${bytes(storage.usable)}`);
     const bar = byId("capacity-bar");
     bar.setAttribute("aria-valuenow", Math.round(100 * used));
     bar.firstElementChild.style.width = `${Math.min(100, 100 * used)}%`;
-    bar.lastElementChild.style.width = `${storage.capacity ? (100 * overhead) / storage.capacity : 0}%`;
-    setText("capacity-overhead", overhead > 0 ? `${bytes(overhead)} of the capacity is overhead (striped): ${engine ? "nursery, hit counts" : "database log, index"} and policy state.` : "");
-    setText("capacity-sub", `${count(storage.entries)} ${storage.entries === 1 ? "entry" : "entries"}${storage.disk_bytes ? ` · ${bytes(storage.disk_bytes)} ${engine ? "in the engine" : "on disk"}` : ""}`);
+    setText("capacity-sub", `${percent(used)} full, ${count(storage.entries)} ${storage.entries === 1 ? "entry" : "entries"}`);
+    setText("capacity-overhead", storage.usable < storage.capacity ? `For entries, of the configured ${bytes(storage.capacity)}. The rest is reserved for ${engine ? "the nursery, hit counts" : "the database's log, its index"} and the policy's state.` : "");
 
     this.#moreCapacity();
     if (before !== undefined && before !== shown.id) this.#draw();
@@ -74,10 +74,11 @@ export class Overview {
   }
 
   #otherText(today) {
-    const upstream = `${time(today.seconds_saved)} of upstream time`;
-    const parts = { usd: [upstream], seconds: [], number: [upstream, today.usd_saved > 0 && usd(today.usd_saved)] }[this.#shown.unit];
+    const model = `${time(today.seconds_saved)} of model time`; // summed over concurrent calls, so it may exceed the time of day
+    const parts = { usd: [model], seconds: [], number: [model, today.usd_saved > 0 && usd(today.usd_saved)] }[this.#shown.unit];
     if (today.tokens_saved) parts.push(`${count(today.tokens_saved)} tokens`);
-    return parts.filter(Boolean).length ? `${parts.filter(Boolean).join(" and ")} saved today` : "";
+    const text = parts.filter(Boolean).length ? `${parts.filter(Boolean).join(" and ")} saved today` : "";
+    return this.#shown.unit === "seconds" && today.seconds_saved ? `Model time, summed over concurrent calls${text ? `. ${text}` : ""}` : text;
   }
 
   /** Say what has no price, and how to set one. */
@@ -133,7 +134,7 @@ export class Overview {
       shown.partial ? h("li", {}, "only models with a known price") : "",
       this.#mode === "step" ? h("li", {}, `step: ${time(this.#chart.step)}`) : "");
     setText("policies-span", IN_WORDS[this.#span]);
-    setText("spend-title", shown.unit === "seconds" ? "Upstream time with and without cache" : "Spend with and without cache");
+    setText("spend-title", shown.unit === "seconds" ? "Model time with and without cache" : "Spend with and without cache");
     this.#policyBars(savingsByPolicy(total, policy.name), total);
   }
 

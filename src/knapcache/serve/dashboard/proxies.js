@@ -22,11 +22,11 @@ export class Proxies {
   async refresh(now) {
     if (!this.#shared) return;
     const { engine, rows, ended, ignored } = await api.get("/proxies");
-    const away = engine.state === "away";
+    const since = age(now - engine.since), problem = { "read-only": `takes no writes, for ${since}`, away: `does not answer, for ${since}` }[engine.state];
     const more = [ended && `${count(ended)} more have ended and are part of the sums`, ignored && `${count(ignored)} documents could not be read`];
     setText("proxies-note", more.filter(Boolean).join("; "));
-    byId("engine").replaceChildren(h("i", { class: `dot ${away ? "bad" : "good"}`, "aria-hidden": "true" }),
-      away ? `${engine.place} does not answer, for ${age(now - engine.away_since)}: ${engine.reason}. The numbers on this page are those of this proxy.` : engine.place);
+    byId("engine").replaceChildren(h("i", { class: `dot ${{ ok: "good", "read-only": "fair" }[engine.state] ?? "bad"}`, "aria-hidden": "true" }),
+      problem ? `${engine.place} ${problem}: ${engine.reason}. The numbers on this page are those of this proxy.` : engine.place);
     const text = JSON.stringify([rows, rows.map((row) => age(now - row.started))]);
     if (text === this.#drawn) return;
     this.#drawn = text;

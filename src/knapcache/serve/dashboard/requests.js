@@ -1,4 +1,4 @@
-// Recent requests, newest first.
+// Recent requests by the time of their arrival, newest first. Serials are in the order in which requests finished.
 //
 // Invariant: at most MAX_ROWS rows are in memory and MAX_SHOWN are drawn, however long the page stays open.
 
@@ -17,6 +17,7 @@ const TITLES = {
   cost: "What the answer cost. Green and with a plus: saved, because it came from the cache",
 };
 const HIDE_SMALL = new Set(["tenant", "proxy", "endpoint", "ttfb", "status"]);
+const newestFirst = (a, b) => b.time - a.time || b.serial - a.serial;
 const TIMES = 1e14; // serials of a shared store are times in microseconds, and may come late and twice
 
 export class Requests {
@@ -53,14 +54,12 @@ export class Requests {
     const restarted = this.restarted(serial);
     if (restarted) this.#rows = [];
     this.#serial = serial;
-    const newest = this.#rows[0]?.serial ?? 0, known = new Set(this.#rows.map((row) => row.serial));
-    const oldest = this.#rows.length < MAX_ROWS ? 0 : this.#rows.at(-1).serial;
-    const fresh = rows.filter((row) => row.serial > oldest && !known.has(row.serial)).sort((a, b) => b.serial - a.serial);
-    const late = fresh.some((row) => row.serial < newest);
-    const redraw = shown.id !== this.#shown?.id || restarted || late;
+    const known = new Set(this.#rows.map((row) => row.serial));
+    const oldest = this.#rows.length < MAX_ROWS ? 0 : this.#rows.at(-1).time;
+    const fresh = rows.filter((row) => row.time > oldest && !known.has(row.serial)).sort(newestFirst);
+    const redraw = shown.id !== this.#shown?.id || restarted;
     this.#shown = shown;
-    this.#rows = [...fresh, ...this.#rows].slice(0, MAX_ROWS);
-    if (late) this.#rows.sort((a, b) => b.serial - a.serial);
+    this.#rows = [...fresh, ...this.#rows].sort(newestFirst).slice(0, MAX_ROWS);
     if (this.#paused) this.#whilePaused += fresh.length;
     else if (redraw || fresh.length > MAX_SHOWN) this.#draw();
     else if (fresh.length) this.#add(fresh);
@@ -102,7 +101,11 @@ export class Requests {
   #add(fresh) {
     const matching = fresh.filter((row) => this.#matches(row));
     if (matching.length) this.#body.querySelector(".empty")?.remove();
-    this.#body.prepend(...matching.map((row) => this.#row(row, true)));
+    let next = this.#body.firstElementChild;
+    for (const row of matching) {
+      while (next && Number(next.dataset.time) > row.time) next = next.nextElementSibling;
+      this.#body.insertBefore(this.#row(row, true), next);
+    }
     while (this.#body.children.length > MAX_SHOWN) this.#body.lastElementChild.remove();
   }
 
@@ -120,7 +123,7 @@ export class Requests {
       outcome: h("span", { class: `outcome ${row.outcome}`, title: OUTCOMES[row.outcome] }, row.outcome),
       model: h("button", { type: "button", class: "link", "aria-haspopup": "dialog" }, row.model || "no model"),
     };
-    return h("tr", { data: { serial: row.serial }, on: { click: () => this.#open(row.serial) }, class: `${fresh ? "fresh " : ""}${row.saved ? "saved" : ""}` }, HEADINGS.map(([name]) =>
+    return h("tr", { data: { serial: row.serial, time: row.time }, on: { click: () => this.#open(row.serial) }, class: `${fresh ? "fresh " : ""}${row.saved ? "saved" : ""}` }, HEADINGS.map(([name]) =>
       h("td", { class: `${name} ${HIDE_SMALL.has(name) ? "hide-small" : ""} ${name === "status" && row.status >= 400 ? "error" : ""}` }, cells[name])));
   }
 }

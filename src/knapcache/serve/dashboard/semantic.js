@@ -17,6 +17,10 @@ const KINDS = {
 const VERDICTS = { same: "same answer", different: "different answers", undecided: "undecided, counts as wrong" };
 const NOT_EXCLUDED = ["veto", "evicted", "other frame"]; // reasons of requests that could have been matched
 const REASONS = { deixis: "references such as “this”", date: "relative dates", language: "other languages", n: "several answers", code: "code" };
+const FAILURES = {
+  "not ready": "model not loaded yet", busy: "too many at once", timeout: "search over 2 s", failure: "store or embeddings failed",
+  fault: "errors, see the log", closing: "proxy was stopping",
+};
 const MODES = { shadow: 'semantic = "shadow"', on: 'semantic = "on"' };
 
 const text = (...parts) => h("p", { class: "sub" }, ...parts);
@@ -133,10 +137,10 @@ function sentences({ problem, error }, scope) {
   const lines = [];
   if (problem) lines.push(h("p", { class: "sub problem" }, `The tier does not work: ${problem}.`));
   if (!scope) return [...lines, text("No tenant uses the tier.")];
-  const { all, state, mode, bound, alarms } = scope, allowed = rate(scope.error ?? error), judged = labels(all);
+  const { all, state, bound, alarms } = scope, allowed = rate(scope.error ?? error), judged = labels(all);
   if (all.served) lines.push(text(h("b", { class: "saved" }, count(all.served)), ` of ${count(all.requests)} requests without an exact hit were answered by similarity`, all.priced ? `, which saved ${usd(all.usd_saved)}` : "", "."));
-  if (state === "serving" && mode === "on") lines.push(text("Serving. It is certified that at most ", h("b", { class: "saved" }, rate(bound)), ` of its answers are wrong; ${allowed} are allowed.`));
-  else if (state === "serving") lines.push(text(`Certified: at most ${rate(bound)} of its answers would be wrong. Nothing is served, because the mode is shadow. To serve them, set semantic = "on".`));
+  if (state === "serving") lines.push(text("Serving. It is certified that at most ", h("b", { class: "saved" }, rate(bound)), ` of its answers are wrong; ${allowed} are allowed.`));
+  else if (bound != null) lines.push(text(`Certified: at most ${rate(bound)} of its answers would be wrong. Nothing is served, because the mode is shadow. To serve them, set semantic = "on".`));
   else lines.push(text(`In the shadow: ${all.served ? "nothing is served now" : "nothing is served yet"}, because no level is certified for an error of ${allowed}. ${judged ? `${counted(judged, "match was", "matches were")} judged, ${count(wrong(all))} of them wrong.` : "No match was judged yet."}`));
   if (alarms) lines.push(h("p", { class: "sub problem" }, `Wrong labels have ended the certificate ${times(alarms)}.`));
   return lines;
@@ -165,13 +169,15 @@ function otherTable({ others, error }) {
 function facts({ embedding, questions, limit, judge, since }, { all }) {
   const fact = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
   const checked = (source) => `${count(labels(all, source))}, ${count(wrong(all, source))} wrong`;
-  const reasons = Object.entries(all.reasons).filter(([name]) => !NOT_EXCLUDED.includes(name)).sort((a, b) => b[1] - a[1]).slice(0, 3)
-    .map(([name, number]) => `${REASONS[name] ?? name} ${count(number)}`);
+  const listed = (test, names) => {
+    const found = Object.entries(all.reasons).filter(([name]) => test(name)).sort((a, b) => b[1] - a[1]).slice(0, 3);
+    return found.length ? ` (${found.map(([name, number]) => `${names[name] ?? name} ${count(number)}`).join(", ")})` : "";
+  };
   return [h("h3", {}, since ? `Since ${day(since)}, ${minute(since)}` : "Requests"), h("dl", { class: "facts" },
     fact("Matches judged in the shadow", checked("shadow")), fact("Audits of what is served", checked("audit")),
     labels(all, "feedback") > 0 && fact("Marked as wrong by people", count(labels(all, "feedback"))),
-    fact("Never matched", `${count(all.excluded)} of ${count(all.requests)} requests${reasons.length ? ` (${reasons.join(", ")})` : ""}`),
-    all.failed > 0 && fact("Not matched in time", count(all.failed)),
+    fact("Never matched", `${count(all.excluded)} of ${count(all.requests)} requests${listed((name) => !NOT_EXCLUDED.includes(name) && !(name in FAILURES), REASONS)}`),
+    all.failed > 0 && fact("Lookups that failed", `${count(all.failed)}${listed((name) => name in FAILURES, FAILURES)}`),
     fact("Requests wait for the search", all.requests ? (all.seconds ? `${time(all.seconds / all.requests)} on average` : "no, nothing is served") : "–"),
     fact("Judge", judge ? `${judge}, ${usd(all.judge_usd)}` : "no model: answers are compared by their words"),
     fact("Questions in the index", `${count(questions)} of ${count(limit)}`), fact("Embedding model", embedding || "–"))];

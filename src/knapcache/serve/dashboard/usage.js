@@ -1,27 +1,27 @@
 // Formulas on usage totals of the admin API (its schema `Usage`).
 //
-//     fromCache        = hits + similar + coalesced + stale   requests without an upstream call of their own
-//     lookups          = fromCache + misses + bypasses     answered requests to cacheable endpoints
+//     fromCache        = hits + similar + coalesced + stale   requests whose answer was not paid for
+//     hitRate          = fromCache / requests              requests: all of them, whatever came of them
 //     saved by X       = would.none − would.X              X: a shadow policy on the same requests, with its own cache
 //
 // The cost of requests that no policy can cache is in every `would`, so it cancels in every difference.
 
-const COUNTS = ["requests", "hits", "similar", "coalesced", "stale", "misses", "bypasses", "passthrough", "failed", "cost_spent", "cost_saved", "usd_spent", "usd_saved", "seconds_spent", "seconds_saved", "tokens_spent", "tokens_saved", "priced", "unpriced", "evictions"];
+const COUNTS = ["requests", "hits", "similar", "coalesced", "stale", "misses", "bypasses", "passthrough", "failed", "cost_spent", "cost_saved", "usd_spent", "usd_estimated", "usd_saved", "seconds_spent", "seconds_saved", "tokens_spent", "tokens_saved", "priced", "unpriced", "evictions"];
 
 /** Add up rows. */
 export function sum(list) {
   const total = Object.fromEntries(COUNTS.map((name) => [name, 0]));
-  total.would = {};
+  const policies = new Set(list.flatMap((row) => Object.keys(row.would ?? {})));
+  total.would = Object.fromEntries([...policies].map((name) => [name, 0]));
   for (const row of list) {
     for (const name of COUNTS) total[name] += row[name] ?? 0;
-    for (const [name, cost] of Object.entries(row.would ?? {})) total.would[name] = (total.would[name] ?? 0) + cost;
+    for (const name of policies) total.would[name] += row.would?.[name] ?? row.would?.none ?? 0; // unknown: it saved nothing
   }
   return total;
 }
 
 export const fromCache = (row) => (row.hits ?? 0) + (row.similar ?? 0) + (row.coalesced ?? 0) + (row.stale ?? 0);
-export const lookups = (row) => fromCache(row) + (row.misses ?? 0) + (row.bypasses ?? 0);
-export const hitRate = (row) => fromCache(row) / lookups(row);
+export const hitRate = (row) => fromCache(row) / row.requests;
 
 const NAMES = { lru: "LRU", gdsf: "GDSF without cost", "gdsf-cost": "GDSF" };
 

@@ -2,7 +2,7 @@
 
 import { byId, h, replaceRows } from "./dom.js";
 import { Shown } from "./amounts.js";
-import { bytes, count, noun, percent } from "./format.js";
+import { bytes, count, noun, percent, usd } from "./format.js";
 import { hitRate } from "./usage.js";
 
 const MAX_ROWS = 50; // per table; the server sums up the others in one row
@@ -18,6 +18,10 @@ const PRICE = {
 /** Highest cost without a cache first. */
 const cost = (row) => row.cost_spent + row.cost_saved;
 const sorted = (list) => [...list].sort((a, b) => cost(b) - cost(a) || b.requests - a.requests || (a.name < b.name ? -1 : 1)).slice(0, MAX_ROWS);
+
+/** Dollars that limits count in addition, because the cost of some calls is not known. */
+const estimated = (row) => row.usd_estimated > 0
+  ? h("small", { class: "price", title: "Calls without a usage that can be billed. Limits count this estimate for them" }, `and ${usd(row.usd_estimated)} estimated`) : null;
 
 function headings(table, names) {
   table.tHead.replaceChildren(h("tr", {}, names.map(([title, kind]) => h("th", { scope: "col", class: kind ?? "" }, title))));
@@ -37,7 +41,7 @@ export class UsageTables {
     const { models, tenants, storage } = summary, shown = new Shown(summary);
     const byCost = byId("models").tHead.querySelector(".by-cost");
     byCost.textContent = `By ${noun(shown.unit)}`;
-    byCost.title = shown.unit === "seconds" ? "Share of the upstream time that the cache has saved" : "Share of the cost that the cache has saved";
+    byCost.title = shown.unit === "seconds" ? "Share of the model time that the cache has saved" : "Share of the cost that the cache has saved";
     this.#table("models", "model", models, shown, (row) => percent(row.cost_saved / cost(row)));
     this.#table("tenants", "tenant", tenants, shown, (row) => this.#size(row, storage));
   }
@@ -62,7 +66,7 @@ export class UsageTables {
     replaceRows(byId(id).tBodies[0], list.length ? sorted(list).map((row) => h("tr", { data: { key: row.name } },
       h("td", { class: "model" }, h("button", { type: "button", class: "link", title: `Show the entries of ${row.name || NAMELESS[field]}`, on: { click: () => this.#select(field, row.name) } }, row.name || NAMELESS[field]), this.#price(row, shown)),
       h("td", {}, count(row.requests)), h("td", {}, percent(hitRate(row))), h("td", { class: "hide-small" }, fourth(row)),
-      h("td", { class: "hide-tiny" }, shown.sum(row, "spent")), h("td", { class: "saved", title: `${count(row.tokens_saved)} tokens` }, shown.sum(row, "saved"))))
+      h("td", { class: "hide-tiny" }, shown.sum(row, "spent"), estimated(row)), h("td", { class: "saved", title: `${count(row.tokens_saved)} tokens` }, shown.sum(row, "saved"))))
       : [h("tr", { class: "empty" }, h("td", { colspan: 6 }, "No requests yet."))]);
   }
 }

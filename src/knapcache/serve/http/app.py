@@ -98,7 +98,7 @@ class App:
             else:
                 await self._passthrough.serve(request)
         except RequestRejected as error:
-            self._record(request, endpoint, "rejected", error.status, error.message)
+            self._record(request, endpoint, "rejected", error.status, error.reason)
             await request.respond_error(error.status, error.message, error.kind, error.headers)
         except (ClientDisconnected, OSError):
             refused = request.refused  # by the server protocol, while the body was arriving
@@ -137,14 +137,15 @@ class App:
         )
 
     async def _health(self, request: AsgiRequest) -> None:
-        if request.path == "/healthz" or self._proxy.ready:
+        if request.path == "/healthz" or not (reason := self._proxy.not_ready()):
             # Always 200 while the process serves: a restart would not repair an upstream.
             lines = ["ok", *self._proxy.failing_upstreams()] if request.path == "/healthz" else ["ok"]
             await request.respond(
                 200, [("content-type", "text/plain")], "".join(f"{line}\n" for line in lines).encode()
             )
         else:
-            await request.respond(503, [("content-type", "text/plain"), ("retry-after", "1")], b"not ready\n")
+            headers = [("content-type", "text/plain"), ("retry-after", "1")]
+            await request.respond(503, headers, f"not ready: {reason}\n".encode())
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         """Open the proxy when the server starts, close it when the server stops."""

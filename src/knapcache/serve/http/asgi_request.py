@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import orjson
 
 from knapcache.errors import Uncacheable
+from knapcache.keys.public import public_reason
 from knapcache.serve.decompress import ENCODINGS, DecompressionError, Decompressor
 from knapcache.threads import DeadlinePool
 
@@ -45,10 +46,16 @@ CHUNK_SIZE = 16384
 
 
 class RequestRejected(Exception):  # noqa: N818 - never leaves the package
-    """The request cannot be served. Carries the error response."""
+    """The request cannot be served. Carries the error response.
 
-    def __init__(self, status: int, message: str, kind: str, headers: Pairs | None = None) -> None:
-        super().__init__(message)
+    reason: what is recorded of it, if the message quotes the request
+    """
+
+    def __init__(
+        self, status: int, message: str, kind: str, headers: Pairs | None = None, reason: str | None = None
+    ) -> None:
+        self.reason = message if reason is None else reason
+        super().__init__(self.reason)
         self.status, self.message, self.kind, self.headers = status, message, kind, headers or []
 
 
@@ -288,7 +295,8 @@ def too_large(limit: int) -> RequestRejected:
 
 def model_not_found(reason: Uncacheable) -> RequestRejected:
     """Return the error for a body whose model, which selects the upstream, takes too long to find."""
-    message = f'The body is too large to find its model: {reason}. A body may be longer if "model" is its first field.'
+    why = public_reason(reason)
+    message = f'The body is too large to find its model: {why}. A body may be longer if "model" is its first field.'
     return RequestRejected(413, message, "too_large")
 
 
@@ -299,7 +307,8 @@ def decompress(body: bytes, encoding: str, limit: int) -> bytes:
         return body
     if name not in ENCODINGS:
         message = f"content-encoding must be gzip or deflate, not {encoding[:40]!r}."
-        raise RequestRejected(415, message, "unsupported_encoding")
+        reason = "content-encoding must be gzip or deflate."
+        raise RequestRejected(415, message, "unsupported_encoding", reason=reason)
     # A BytesIO: joining tens of megabytes would hold the interpreter's lock for as many milliseconds.
     decompressor, found, size = Decompressor(), io.BytesIO(), 0
     try:

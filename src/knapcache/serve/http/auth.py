@@ -3,6 +3,7 @@
     principal = ("group", its name)            a tenant in a group: shares answers with the group's other tenants
                 ("tenant", its name)           a tenant of its own
                 ("key", organisation, project, credentials…)   no tenants configured: the client's own provider keys
+                ("gateway", its headers, organisation, project, credentials…)   the same, with keys of gateways
                 ("everyone",)                  no tenants configured, share_all
                 ("anonymous",)                 no credential, if that is allowed
     namespace = HMAC-SHA256(server secret, principal), 32 hex digits
@@ -11,8 +12,9 @@ Nothing else in a request affects its namespace, so a client cannot ask for anot
 it, and it is encoded as JSON, so no two principals have the same encoding. Without the secret a namespace reveals
 nothing about its principal, and credentials cannot be tested against it.
 
-Without tenants every credential of a request is part of its principal, because all of them are passed on: we cannot
-know which one the provider uses. A dummy credential that many clients send beside their own must not merge them.
+Without tenants every credential of a request is part of its principal, also those for gateways: we cannot know which
+one the provider uses. A dummy credential that many clients send beside their own must not merge them. The names are in
+`exchange/headers.py`. With tenants, a key for a gateway neither identifies a caller nor separates those of one tenant.
 
 A credential that is malformed, or unknown when tenants are configured, is rejected. It never counts as no credential.
 """
@@ -22,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from knapcache.exchange.headers import CREDENTIALS
+from knapcache.exchange.headers import CREDENTIALS, GATEWAY_CREDENTIALS
 from knapcache.serve.namespaces import principal_namespace
 from knapcache.serve.settings import Settings, TenantSettings
 from knapcache.serve.settings.secrets import digest_of
@@ -36,6 +38,7 @@ BEARER = "bearer"
 BLANKS = " \t"
 """What HTTP allows around a value. `str.strip` also removes characters that a provider may count."""
 ANONYMOUS, EVERYONE = "anonymous", "everyone"
+HEADERS = (*CREDENTIALS, *GATEWAY_CREDENTIALS)
 
 
 class Principal(NamedTuple):
@@ -94,7 +97,7 @@ class Authenticator:
 
     def authenticate(self, headers: Mapping[str, str]) -> Principal | None:
         """Return the principal, or None if there is none (401). headers: by lower-case name."""
-        credentials = tuple(map(headers.get, CREDENTIALS))
+        credentials = tuple(map(headers.get, HEADERS))
         return self._cached.get(credentials) or self._authenticate_uncached(credentials)
 
     def name_of(self, namespace: str) -> str:
@@ -110,13 +113,16 @@ class Authenticator:
         return dict(self._quotas)
 
     def _authenticate_uncached(self, sent: tuple[str | None, ...]) -> Principal | None:
-        authorization, *others, organisation, project = sent
+        authorization, *others, organisation, project = sent[: len(CREDENTIALS)]
         scheme, _, bearer = (authorization or "").strip(BLANKS).partition(" ")
         if scheme and scheme.lower() != BEARER:
             return None
         stripped = [each.strip(BLANKS) for each in (bearer, *others) if each]
         credentials = dict.fromkeys(filter(None, stripped))
-        principal = self._principal(list(credentials), organisation, project)
+        # No value contains a line break.
+        gateways = zip(GATEWAY_CREDENTIALS, sent[len(CREDENTIALS) :], strict=True)
+        gateway = "\n".join(f"{name}: {value}" for name, value in gateways if value)
+        principal = self._principal(list(credentials), gateway, organisation or "", project or "")
         # Failures are not cached: repeating them costs the client more than us.
         if principal is not None and sum(len(part) for part in sent if part) <= MAX_CACHED_LENGTH:
             if len(self._cached) >= MAX_CACHED:
@@ -124,16 +130,18 @@ class Authenticator:
             self._cached[sent] = principal
         return principal
 
-    def _principal(self, credentials: list[str], organisation: str | None, project: str | None) -> Principal | None:
-        if not credentials:
+    def _principal(self, credentials: list[str], gateway: str, organisation: str, project: str) -> Principal | None:
+        """gateway: the headers with keys of gateways, or nothing."""
+        credential = credentials[0] if credentials else None
+        if credential is None and (not gateway or (self._tenants_only and self._anonymous is None)):
             return self._anonymous
-        credential = credentials[0]
-        if self._tenants_only:
+        if self._tenants_only and credential is not None:
             principal, pass_key = self._tenants.get(digest_of(credential), (None, False))
             return principal._replace(credential=credential) if principal and pass_key else principal
         if self._share_all:
             return Principal(EVERYONE, self._everyone, credential)
-        namespace = self._namespace("key", organisation or "", project or "", *credentials)
+        kind = ("gateway", gateway) if gateway else ("key",)
+        namespace = self._namespace(*kind, organisation, project, *credentials)
         return Principal(f"caller-{namespace[:8]}", namespace, credential)
 
     def _namespace(self, *principal: str) -> str:

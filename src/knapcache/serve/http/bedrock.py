@@ -21,7 +21,8 @@ from urllib.parse import unquote
 from knapcache.errors import Uncacheable
 from knapcache.exchange.exchange import parse_request
 from knapcache.keys.cache_marks import CONVERSE
-from knapcache.keys.parse import SHORT
+from knapcache.keys.edited_text import edited_text
+from knapcache.keys.parse import SHORT, ParsedBody
 from knapcache.model import Endpoint
 from knapcache.serve.http.bedrock_usage import UsageReader, usage_reader
 from knapcache.serve.observe.events import PrefixEvent
@@ -29,12 +30,11 @@ from knapcache.serve.upstream import Response
 from knapcache.serve.upstream.prefix_tier import PrefixMarker
 from knapcache.serve.upstream.upstream import Upstream
 from knapcache.threads import DeadlinePool
-from knapcache.wire.json_util import to_json
 
 MODEL_PATH = re.compile(r"/v1/model/([^/?]+)/(converse|invoke)(?:-stream|-with-response-stream)?(?:\?|$)")
 BEDROCK_TYPE = "application/json"
 """Type of a body without content-type. AWS's SDK for Python sends none with invoke."""
-BODY_DIGESTS = ("content-digest", "content-md5", "digest", "x-amz-content-sha256")
+BODY_DIGESTS = ("content-digest", "content-md5", "digest", "repr-digest", "x-amz-content-sha256")
 """Request headers that hold for the bytes of the body."""
 REFUSED = (400, 403, 422)
 """Statuses with which Bedrock refuses marks."""
@@ -66,8 +66,8 @@ def may_be_marked(upstream: Upstream, headers: Mapping[str, str], query: bytes) 
 class BedrockRequest:
     """One request that was read whole, and may be marked."""
 
-    def __init__(self, marker: PrefixMarker, raw: bytes, pool: DeadlinePool) -> None:
-        self._marker, self._raw, self._pool = marker, raw, pool
+    def __init__(self, marker: PrefixMarker, raw: bytes, body: ParsedBody, pool: DeadlinePool) -> None:
+        self._marker, self._raw, self._body, self._pool = marker, raw, body, pool
         self._status = 0
         self._usage: UsageReader | None = None
 
@@ -78,7 +78,7 @@ class BedrockRequest:
         if marked is None:
             response = await send(self._raw)
         else:
-            response = await send(await self._run(len(self._raw), partial(to_json, marked)))
+            response = await send(await self._run(len(self._raw), partial(edited_text, self._raw, self._body, marked)))
             if response.status in REFUSED and marker.refusable:
                 await response.close()
                 response = await send(self._raw)
@@ -119,4 +119,4 @@ async def bedrock_request(
     if shape != CONVERSE and "anthropic_version" not in body:
         return None
     marker = PrefixMarker(upstream.prefix, shape, body, len(raw), model=model, account=account, pool=pool)
-    return BedrockRequest(marker, raw, pool)
+    return BedrockRequest(marker, raw, body, pool)

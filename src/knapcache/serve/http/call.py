@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from knapcache.cache import Answer
 from knapcache.errors import UpstreamFailed
@@ -18,15 +17,16 @@ from knapcache.exchange.exchange import Exchange, is_event_stream
 from knapcache.exchange.fetched import Fetched, LiveStream
 from knapcache.exchange.headers import forwarded_headers, sandboxed
 from knapcache.exchange.stale import StaleAnswer
+from knapcache.price.meter import Bill
 from knapcache.serve.http.access import RequestHead
-from knapcache.serve.http.asgi_request import CLIENT_CLOSED_REQUEST, AsgiRequest, ResponseWriter
+from knapcache.serve.http.asgi_request import CLIENT_CLOSED_REQUEST, AsgiRequest, ClientDisconnected, ResponseWriter
 from knapcache.serve.http.content_capture import ContentCapture
 from knapcache.serve.http.sending import Calls, UpstreamSender
 from knapcache.serve.limits.core import ALL
-from knapcache.serve.limits.limited_call import LimitedCall
+from knapcache.serve.limits.limited_call import NOTHING, CallCost, LimitedCall, SampledResponse
 from knapcache.serve.limits.limits import Limits
 from knapcache.serve.limits.refusal import STATUS, LimitReached
-from knapcache.serve.observe.events import Event, PrefixEvent, SemanticEvent, UpstreamTry
+from knapcache.serve.observe.events import Event, EventBuffer, PrefixEvent, SemanticEvent, UpstreamTry, payment_of
 from knapcache.serve.routing import routed_control
 from knapcache.serve.semantic.call import SemanticCall, SemanticCalls, fetch_or_serve_audited
 from knapcache.serve.settings.routes import RouteSettings
@@ -45,7 +45,7 @@ class Call:
     """One request while it is served."""
 
     __slots__ = (
-        "_append_event", "_error", "_head", "_limited", "_refused", "_request", "_route", "_semantic",
+        "_error", "_events", "_head", "_limited", "_refused", "_request", "_route", "_semantic",
         "_semantic_event", "_sender", "_time", "_ttfb", "_writer", "content", "exchange", "group", "model",
         "route_name", "upstream",
     )  # fmt: skip
@@ -57,7 +57,7 @@ class Call:
         exchange: Exchange,
         upstream: Upstream,
         model: str,
-        append_event: Callable[[Event], Any],
+        events: EventBuffer,
         route: RouteSettings | None = None,
         group: UpstreamGroup | None = None,
         limits: Limits | None = None,
@@ -66,14 +66,11 @@ class Call:
         self._route = route
         self.route_name = "" if route is None else route.name
         """Name of the route that applies; empty: none does."""
-        tenant = head.principal.name
-        self._limited: LimitedCall | None = None
-        """None: the caller has no limits, or the answer is there already."""
-        if limits is not None and (limits.whole or tenant in limits.tenants):
-            self._limited = LimitedCall(limits, tenant, model)
+        self._limited = None if limits is None else LimitedCall(limits, head.principal.name, model)
+        """The cost of its calls; None: the answer is there already."""
         self._refused = ""
         """Why a limit has refused the request."""
-        self._request, self._head, self._append_event = request, head, append_event
+        self._request, self._head, self._events = request, head, events
         self.exchange, self.upstream, self.model = exchange, upstream, model
         self.content: ContentCapture | None = None
         """Its content for the log; None: the log is off."""
@@ -104,15 +101,14 @@ class Call:
         """Fetch the response; None: the request must be sent without the cache."""
         return fetch() if self._semantic is None else fetch_or_serve_audited(fetch, self._semantic)
 
-    async def send(self, content: bytes) -> Response:
+    async def send(self, content: bytes) -> Response | SampledResponse:
         """Send the request upstream, with this body. Raises LimitReached if a limit does not allow it."""
         sender, limited = self._sender or self._new_sender(None), self._limited
         if limited is None:
             return await sender.send(content)
         await limited.begin(self.exchange.endpoint, self.exchange.body, len(content))
         response = await sender.send(content)
-        limited.answered(response.status)
-        return response
+        return limited.answered(response, stream=is_event_stream(response.status, response.headers))
 
     def _new_sender(self, workers: DeadlinePool | None) -> UpstreamSender:
         prefix = None if self._route is None else self._route.prefix
@@ -135,11 +131,10 @@ class Call:
             answers = await finish_within(fetched, abandoned_timeout)
         else:
             answers = await fetched.finish()
-        if self._limited is not None and not fetched.failed:
-            self._limited.settle(answers)
+        background = fetched.refresh if isinstance(fetched, StaleAnswer) else None
+        cost = NOTHING if background is not None else self._cost(answers, failed=fetched.failed)
         if self._semantic is not None:
             self._semantic_event = await self._semantic.finish(answers[0] if answers else None)
-        background = fetched.refresh if isinstance(fetched, StaleAnswer) else None
         if background is not None:  # its calls belong to the event of this request
             if self._limited is not None:
                 self._limited.in_background = True
@@ -147,10 +142,11 @@ class Call:
             background.add_done_callback(lambda task: self._end_refresh(task, event, answers[0]))
             return
         for answer in answers:
-            self._record("failed" if fetched.failed else answer.outcome, status, answer)
+            self._record("failed" if fetched.failed else answer.outcome, status, answer, cost)
+            cost = NOTHING  # of several embeddings, the first has it
         if not answers:
             too_long = isinstance(fetched, LiveStream) and fetched.overflowed
-            self._record("miss" if too_long else "failed", status)
+            self._record("miss" if too_long else "failed", status, cost=cost)
 
     async def _write(self, fetched: Fetched) -> int:
         """Write the response. Return the status for the event."""
@@ -179,8 +175,6 @@ class Call:
                 break
             writer.write(block)
             self._mark_first_byte()
-            if self._limited is not None:
-                self._limited.forwarded(block, stream=True)
         else:
             writer.write(b"", more=False)
         await self._request.drain()
@@ -198,20 +192,22 @@ class Call:
             await self._request.send_head(response.status, headers)
             if self.content is not None:
                 self.content.begin_forwarded(response.headers.get("content-type", ""))
-            stream = is_event_stream(response.status, response.headers)
             async for piece in response.iter_bytes():
                 self._mark_first_byte()
-                if self._limited is not None:
-                    self._limited.forwarded(piece, stream=stream)
                 if self.content is not None:
                     self.content.add_forwarded(piece)
                 await self._request.send_body(piece)
-            if self._limited is not None:
-                self._limited.forwarded_all()
             await self._request.send_body(b"", more=False)
+        except (ClientDisconnected, OSError):
+            self._record("failed", CLIENT_CLOSED_REQUEST, cost=self._cost())
+            return
         finally:
             await response.close()
-        self._record("bypass", response.status)
+        self._record("bypass", response.status, cost=self._cost())
+
+    def _cost(self, answers: Sequence[Answer] = (), *, failed: bool = False) -> CallCost:
+        """Return what the calls of the request cost, once (limited_call.py)."""
+        return NOTHING if self._limited is None else self._limited.cost(answers, failed=failed)
 
     def end(self) -> None:
         """End the request: what it has reserved of a limit and not used is free again."""
@@ -220,10 +216,15 @@ class Call:
 
     def _end_refresh(self, task: asyncio.Task[tuple[Answer, ...]], event: Event, stale: Answer) -> None:
         """Record the event of a request that was served stale, when its background fetch is over."""
-        if self._limited is not None:
-            self._limited.settle(() if task.cancelled() or task.exception() is not None else task.result())
-            self._limited.end(in_background=True)
-        self._append(self._with_attempts(event), stale)
+        answers = () if task.cancelled() or task.exception() is not None else task.result()
+        cost = self._cost(answers)
+        event = self._with_attempts(event)
+        for bill in (cost.bill, *(answer.bill for answer in answers)):
+            if bill is not None:
+                payment = payment_of(event.endpoint, event.model, event.tenant, bill, cost.usd_estimated)
+                self._events.append_payment(payment)
+                event = event._replace(prefix=self._prefix_event(bill))
+        self._append(event, stale)
 
     def has_limit(self, error: LimitReached) -> bool:
         """Return whether the limit is one of the caller. Of a shared call it may be another caller's."""
@@ -251,26 +252,31 @@ class Call:
             status = CLIENT_CLOSED_REQUEST if self._writer.disconnected else status
         elif not self._request.response_started:
             await self._request.respond_error(status, str(error), "upstream_failed")
-        self._record("failed", status)
+        self._record("failed", status, cost=self._cost())
 
     def _mark_first_byte(self) -> None:
         if not self._ttfb:
             self._ttfb = time.perf_counter() - self._request.started
 
-    def _record(self, outcome: str, status: int, answer: Answer | None = None) -> None:
-        self._append(self._event(outcome, status, answer, attempts=outcome != "hit"), answer)
+    def _record(self, outcome: str, status: int, answer: Answer | None = None, cost: CallCost = NOTHING) -> None:
+        self._append(self._event(outcome, status, answer, cost, attempts=outcome != "hit"), answer)
 
     def _append(self, event: Event, answer: Answer | None) -> None:
-        self._append_event(event)
+        self._events.append(event)
         if self.content is not None:
             self.content.record(event, answer)
 
-    def _event(self, outcome: str, status: int, answer: Answer | None, *, attempts: bool = False) -> Event:
+    def _event(
+        self, outcome: str, status: int, answer: Answer | None, paid: CallCost = NOTHING, *, attempts: bool = False
+    ) -> Event:
         """Return the event of the request. attempts: with the upstream calls that are in no event yet."""
         seconds = time.perf_counter() - self._request.started
         key, size, cost, usd, upstream_seconds, tokens = "", 0, 0.0, None, 0.0, 0
+        bill = paid.bill
         if answer is not None:
-            key, size, (usd, upstream_seconds, cost, _, tokens, _) = answer.key, answer.size, answer.bill
+            key, size, bill = answer.key, answer.size, bill or answer.bill
+        if bill is not None:
+            usd, upstream_seconds, cost, _, tokens, _ = bill
         exchange, upstream, error = self.exchange, self.upstream.name, ""
         calls: tuple[int, ...] = ()
         tried: tuple[UpstreamTry, ...] = ()
@@ -284,13 +290,13 @@ class Call:
             self._time, exchange.endpoint.value, self.model, self._head.principal.name, outcome, status, seconds,
             self._ttfb or seconds, exchange.stream, key, size, cost, usd, tokens, upstream_seconds, upstream, calls,
             error, self._request.headers.get("traceparent", ""), self._reason(outcome),
-            self._prefix_event(answer) if outcome == "miss" else None, self._semantic_event, tried, open_until,
-            self.route_name,
+            self._prefix_event(bill) if outcome in ("miss", "bypass") else None, self._semantic_event, tried,
+            open_until, self.route_name, paid.usd_estimated,
         )  # fmt: skip
 
-    def _prefix_event(self, answer: Answer | None) -> PrefixEvent | None:
+    def _prefix_event(self, bill: Bill | None) -> PrefixEvent | None:
         """Report the input tokens of a paid answer to the prefix tier, and return what is recorded of them."""
-        counted = None if answer is None else answer.bill.input
+        counted = None if bill is None else bill.input
         return reported_event("off", counted) if self._sender is None else self._sender.prefix_event(counted)
 
     def _reason(self, outcome: str) -> str:

@@ -38,6 +38,7 @@ from knapcache.serve.limits.refusal import LimitReached
 from knapcache.serve.routing import RoutedRequest, Router, bypass_reason
 from knapcache.serve.settings.routes import RouteSettings
 from knapcache.serve.upstream.upstream import Upstream
+from knapcache.tags import ALLOWED_TAGS
 
 if TYPE_CHECKING:
     from knapcache.serve.proxy import Proxy
@@ -55,7 +56,7 @@ class Handler:
 
     def __init__(self, proxy: Proxy, access: AccessControl) -> None:
         settings = proxy.settings
-        self._access, self._upstreams, self._append_event = access, proxy.upstreams, proxy.events.append
+        self._access, self._upstreams, self._events = access, proxy.upstreams, proxy.events
         self._max_body, self._max_decompressed = settings.max_body, settings.max_decompressed
         self._ttl, self._abandoned_timeout = settings.ttl, settings.abandoned_timeout
         self._max_cached, self._workers, self._semantic = settings.max_cached_body, proxy.body_pool, proxy.semantic
@@ -144,7 +145,7 @@ class Handler:
             fetched = Fetched(await self._fetcher.response(known.exchange, answer), (answer,))
         except Incomplete:  # a newer answer took its place, and lacks what the request asks for
             return False
-        call = Call(request, head, known.exchange, known.upstream, known.model, self._append_event)
+        call = Call(request, head, known.exchange, known.upstream, known.model, self._events)
         call.route_name = known.route
         await call.respond(fetched, self._abandoned_timeout)
         return True
@@ -180,14 +181,15 @@ class Handler:
             exchange = make_exchange(
                 endpoint, request.headers, raw, parsed, head.principal.namespace, context, self._ttl
             )
-        except InvalidInput as error:  # tags
-            raise RequestRejected(400, f"{error}.", "invalid_request") from None
+        except InvalidInput as error:  # it quotes a tag
+            reason = f"The request has a tag that is not allowed; allowed are {ALLOWED_TAGS}."
+            raise RequestRejected(400, f"{error}.", "invalid_request", reason=reason) from None
         namespace = exchange.control.namespace
         if namespace is not None and len(namespace) > MAX_NAMESPACE:
             raise name_too_long("cache.namespace", len(namespace), MAX_NAMESPACE)
         if route is not None and not exchange.bypass:
             exchange = exchange._replace(bypass=bypass_reason(route, exchange.body))
-        return Call(request, head, exchange, upstream, model, self._append_event, route, group, self._limits)
+        return Call(request, head, exchange, upstream, model, self._events, route, group, self._limits)
 
     def _find_model(self, raw: bytes) -> str:
         """Return the model of a body that is not parsed; "" if nothing depends on it, or it has none."""

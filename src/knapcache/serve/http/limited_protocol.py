@@ -39,7 +39,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from knapcache.serve.http import connections
 from knapcache.serve.http.asgi_request import REFUSED
-from knapcache.serve.http.connections import ClientConnection, Connections, Stage
+from knapcache.serve.http.connections import Connections, Stage
 
 UNSUPPORTED_METHODS = (b"CONNECT", b"TRACE")
 """TRACE echoes a request: an upstream that supports it would show the provider's key to the caller."""
@@ -103,8 +103,6 @@ class LimitedProtocol(HttpToolsProtocol):
     """Whether the connection closes after the response to the current message."""
     _discardable = 0
     """Bytes that are still discarded before the connection is closed."""
-    handshake: ClientConnection | None = None
-    """With TLS: what counted as the connection before `connection_made`."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -116,9 +114,6 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Count the connection, or refuse it."""
         super().connection_made(transport)
-        if self.handshake is not None:
-            self._connections.remove(self.handshake)
-            self.handshake = None
         if self._connections.add(self):
             return
         if self._connections.add_refused(self):

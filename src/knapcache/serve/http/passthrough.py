@@ -6,6 +6,8 @@ The upstream is the model's, if there are several and the path or a JSON body na
 A caller with a provider key of its own may send everything. A request that is sent with credentials of the proxy, or
 for a tenant without a provider key, must match the setting `passthrough`: one key sees the files, batches and stored
 responses of all its users, and the provider cannot tell them apart.
+
+A path must not be a near spelling of one whose answers are cached (`check_path`).
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ from knapcache.serve.limits.refusal import STATUS, LimitReached
 from knapcache.serve.observe.events import Event
 from knapcache.serve.upstream import Response, encode_headers
 from knapcache.serve.upstream.upstream import Upstream
+from knapcache.wire import PROXY_PATHS
 
 if TYPE_CHECKING:
     from knapcache.serve.http.auth import Principal
@@ -55,6 +58,10 @@ AMBIGUOUS = re.compile(rb"[\x00-\x1f\x7f\\]|//|/\.{1,2}(?:;[^/]*)?(?:/|$)")
 """Control characters, backslashes, empty segments and dot segments. Servers differ in what they read them as."""
 MAX_DECODINGS = 4
 """Times that a path is percent-decoded to look for the above: some servers decode more than once."""
+SEGMENT_END = re.compile(r"[;?#].*|[. ]+$", re.DOTALL)
+"""The end of a segment that some servers ignore: parameters, dots and blanks."""
+READING_METHODS = ("GET", "HEAD", "OPTIONS")
+"""Methods that cost nothing at a provider. Every other one counts in the limits."""
 
 
 class Passthrough:
@@ -87,7 +94,7 @@ class Passthrough:
         limited = LimitedCall(self._limits, principal.name, model)
         refused = ""
         try:
-            if request.method == "POST":
+            if request.method not in READING_METHODS:
                 await limited.begin_unpriced()
             response = await (send(content) if bedrock is None else bedrock.send(send))
             ttfb = time.perf_counter() - request.started
@@ -140,7 +147,8 @@ class Passthrough:
                 f"{request.method[:20]} {request.path[:100]} is not in the setting `passthrough`, which lists what is "
                 "sent for callers without a provider key of their own."
             )
-            raise RequestRejected(403, message, "passthrough_not_allowed")
+            reason = "The path is not in the setting `passthrough`."
+            raise RequestRejected(403, message, "passthrough_not_allowed", reason=reason)
 
     async def _route(self, request: AsgiRequest) -> tuple[Upstream, bytes | AsyncIterator[bytes] | None, str]:
         """Return the upstream, the body to send, and the model if it is known."""
@@ -148,7 +156,7 @@ class Passthrough:
         upstream = self._for_model(model)
         if "content-length" not in headers and "transfer-encoding" not in headers:
             return upstream, None, model
-        announced = int(length) if (length := headers.get("content-length", "")).isdigit() else 0
+        announced = int(length) if (length := headers.get("content-length", "")).isdecimal() else 0
         if announced > self._max_body:
             raise too_large(self._max_body)
         kind = headers.get("content-type", "")
@@ -207,13 +215,27 @@ def check_path(request: AsgiRequest) -> None:
         decoded = unquote_to_bytes(path)
         if decoded == path:
             try:
-                path.decode()
+                text = path.decode()
             except UnicodeDecodeError:
                 break
+            if request.path not in PROXY_PATHS:  # of another method
+                _check_near_path(text)
             return
         path = decoded
     message = "The path must not have dot segments, empty segments, backslashes, control characters or invalid UTF-8."
     raise RequestRejected(400, message, "invalid_path")
+
+
+def _check_near_path(path: str) -> None:
+    """Raise RequestRejected for a path that is not cached, but that the upstream may read as one that is.
+
+    It would be sent without a key, and its cost would not be known. Servers may ignore case, a slash at the end, and
+    SEGMENT_END. One whose address has no version may accept both `/v1/…` and `/…`.
+    """
+    segments = [SEGMENT_END.sub("", segment) for segment in path.casefold().split("/")]
+    near = "/" + "/".join(segment for segment in segments if segment not in ("", "v1"))
+    if near in PROXY_PATHS:
+        raise RequestRejected(400, f"The path must be spelled exactly /v1{near}.", "invalid_path")
 
 
 def is_allowed(method: str, path: str, patterns: Iterable[str]) -> bool:

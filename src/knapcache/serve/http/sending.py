@@ -17,22 +17,23 @@ When all members fail, the caller gets the response or the error of the last one
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from knapcache.errors import Uncacheable, UpstreamFailed
+from knapcache.errors import UpstreamFailed
 from knapcache.exchange.exchange import Exchange, FallbackAnswer, is_event_stream
-from knapcache.keys.parse import SHORT, parse_text
-from knapcache.keys.scan import check_cost
+from knapcache.keys.edited_text import with_field
+from knapcache.keys.parse import SHORT
 from knapcache.model import Endpoint
+from knapcache.serve.http.bedrock import is_signed
 from knapcache.serve.observe.events import PrefixEvent, UpstreamTry
 from knapcache.serve.upstream import Pairs, Response, encode_headers
 from knapcache.serve.upstream.group import GroupMember, UpstreamGroup
 from knapcache.serve.upstream.prefix_tier import PrefixMarker, PrefixMode, reported_event
 from knapcache.serve.upstream.upstream import Upstream, retry_after
-from knapcache.wire.json_util import to_json
 
 if TYPE_CHECKING:
     from knapcache.price.input_tokens import InputTokens
@@ -43,8 +44,8 @@ Calls = tuple[str, tuple[int, ...], str, tuple[UpstreamTry, ...], float]
 """Calls of a request as fields of its event: upstream, attempts, error, tried and open_until."""
 TOO_MANY_REQUESTS = 429
 HTML = "text/html"
-ASKS_USAGE = b'"include_usage":true'
-"""As the proxy writes it. In a text the quotes would be escaped."""
+ASKS_USAGE = re.compile(rb'"include_usage"\s*:\s*true')
+"""A stream's usage is asked for. In a text the quotes would be escaped."""
 
 
 class UpstreamSender:
@@ -223,6 +224,8 @@ class UpstreamSender:
             tier = tier.in_mode(self._prefix)
         if tier is None or tier.mode == "off":
             return None
+        if is_signed(self._head.headers, self._query):  # a changed body would break the signature
+            tier = tier.in_mode("observe")
         assert self._workers is not None
         self._marker = PrefixMarker(
             tier,
@@ -244,7 +247,7 @@ class UpstreamSender:
                 marked = await marker.mark()
             else:
                 self._marker = None
-            ask = exchange.lacks_usage and ASKS_USAGE in content
+            ask = exchange.lacks_usage and ASKS_USAGE.search(content) is not None
             content = await self._run(exchange.raw, partial(exchange.upstream_body, ask, marked))
         if member.model is not None:
             content = await self._run(content, partial(with_model, content, member.model))
@@ -298,8 +301,6 @@ class UpstreamSender:
 def with_model(content: bytes, model: str) -> bytes:
     """Return a body with another model. One that is not JSON stays as it is, for the upstream to refuse."""
     try:
-        if len(content) > SHORT:
-            check_cost(content)
-        return to_json({**parse_text(content), "model": model})
-    except Uncacheable:
+        return with_field(content, "model", model)
+    except ValueError:
         return content

@@ -1,19 +1,15 @@
-"""TLS of the proxy: the certificate, which is read again when its files change, and the handshakes.
+"""TLS of the proxy: its server, and the certificate, which is read again when its files change.
 
-With TLS the proxy accepts connections itself, and hands each one to asyncio for the handshake. asyncio's own server
-would keep a client that never ends its handshake for 60 seconds, and would not count it as a connection.
+The event loop does the handshakes. `LimitedProtocol.connection_made` comes after the handshake, so a connection counts
+in connections.py from then on. A handshake that does not end is cut after `head_timeout`.
 
-    accept ──▶ handshake      counted in connections.py, in stage HEAD; at most head_timeout
-    handshake ──▶ protocol    LimitedProtocol.connection_made takes the place of the handshake in the count
-    handshake ──▶ closed      it failed, took too long, or another connection needs the room
-
-A signature with an RSA key of 4,096 bits takes some milliseconds, so handshakes take turns (handshakes.py).
+A server's context cannot be replaced, and a second certificate of another key type would be added to the first. So the
+context of the server has a callback that gives every handshake the newest certificate.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import socket
 import ssl
@@ -22,16 +18,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from knapcache.errors import InvalidInput
-from knapcache.serve.http.connections import HEAD, Connections, Stage
-from knapcache.serve.http.handshakes import HandshakeTurns, ReceivedEarly
-from knapcache.serve.http.limited_protocol import LimitedProtocol
 
 log = logging.getLogger("knapcache.serve")
 
 REFRESH_INTERVAL = 2.0
 """Seconds between two looks at the files. A change is applied when two looks see the same files."""
-ACCEPT_PAUSE = 1.0
-"""Seconds without new connections after the process could not open another file."""
 SHUTDOWN_TIMEOUT = 3600.0
 """Seconds that asyncio takes to write the rest and to end TLS. connections.py closes the connection much earlier if its
 client does not read."""
@@ -106,93 +97,29 @@ class ServerCertificate:
             await asyncio.sleep(REFRESH_INTERVAL)
             await asyncio.to_thread(self.refresh)
 
+    def server_context(self) -> ssl.SSLContext:
+        """Return a context for a server: each handshake gets the certificate of the last refresh."""
+        context = load_context(self._cert, self._key)
 
-class Handshake:
-    """A connection whose TLS handshake has not ended. It is a `ClientConnection` of connections.py."""
+        def use_newest(tls: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+            tls.context = self.context
 
-    body_size = 0
+        context.sni_callback = use_newest  # called for every handshake, also without a server name
+        return context
 
-    def __init__(self, client: tuple[str, int] | None) -> None:
-        self.client = client
-        self.task: asyncio.Task[None] | None = None
-
-    def stage(self) -> tuple[Stage, int]:
-        """Return the stage of a connection without a request."""
-        return HEAD, 0
-
-    def expire(self, _stage: Stage) -> None:
-        """Close the connection."""
-        self.evict()
-
-    def evict(self) -> None:
-        """Close the connection."""
-        if self.task is not None:
-            self.task.cancel()
-
-
-class TlsListener:
-    """Accepts connections of a listening socket, and does their handshakes. make_protocol: called for each of them."""
-
-    def __init__(
+    async def serve(
         self,
         listening: socket.socket,
-        certificate: ServerCertificate,
-        connections: Connections,
-        make_protocol: Callable[[], LimitedProtocol],
-        head_timeout: float,
-    ) -> None:
-        listening.setblocking(False)
-        self._listening, self._certificate = listening, certificate
-        self._connections, self._make_protocol, self._head_timeout = connections, make_protocol, head_timeout
-        self._turns = HandshakeTurns()
-        self._tasks = {asyncio.create_task(self._accept()), asyncio.create_task(certificate.refresh_periodically())}
-
-    def close(self) -> None:
-        """Accept no more connections, and close those whose handshake has not ended."""
-        for task in self._tasks:
-            task.cancel()
-
-    async def _accept(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                accepted, _ = await loop.sock_accept(self._listening)
-            except OSError as error:
-                if error.errno != errno.ECONNABORTED:  # usually the limit of open files
-                    log.error("Connections cannot be accepted: %s", error.strerror)
-                    await asyncio.sleep(ACCEPT_PAUSE)
-                continue
-            self._begin(accepted)
-            await asyncio.sleep(0)  # sock_accept does not wait while connections are pending
-
-    def _begin(self, accepted: socket.socket) -> None:
-        try:
-            handshake = Handshake(accepted.getpeername()[:2])
-        except OSError:  # the client has disconnected
-            accepted.close()
-            return
-        if not self._connections.add(handshake):
-            accepted.close()
-            return
-        handshake.task = asyncio.create_task(self._shake_hands(accepted, handshake))
-        self._tasks.add(handshake.task)
-        handshake.task.add_done_callback(self._tasks.discard)
-
-    async def _shake_hands(self, accepted: socket.socket, handshake: Handshake) -> None:
-        loop, first = asyncio.get_running_loop(), ReceivedEarly()
-        transport: asyncio.Transport | None = None
-        try:
-            transport, _ = await loop.connect_accepted_socket(lambda: first, accepted)
-            secured = await self._turns.start_tls(
-                transport, first, self._certificate.context, self._head_timeout, SHUTDOWN_TIMEOUT
-            )
-            protocol = self._make_protocol()
-            protocol.handshake = handshake
-            first.hand_over(secured, protocol)
-            transport = None
-        except OSError as error:
-            log.debug("TLS handshake failed: %s", error)
-        finally:
-            if transport is not None:
-                transport.abort()
-            self._connections.remove(handshake)
+        make_protocol: Callable[[], asyncio.Protocol],
+        backlog: int,
+        handshake_timeout: float,
+    ) -> asyncio.Server:
+        """Accept TLS connections of a listening socket. make_protocol: called for each of them."""
+        return await asyncio.get_running_loop().create_server(
+            make_protocol,
+            sock=listening,
+            backlog=backlog,
+            ssl=self.server_context(),
+            ssl_handshake_timeout=handshake_timeout,
+            ssl_shutdown_timeout=SHUTDOWN_TIMEOUT,
+        )

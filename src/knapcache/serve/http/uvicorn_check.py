@@ -12,6 +12,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import shlex
+import sys
 from typing import Any
 
 import uvicorn
@@ -41,7 +43,7 @@ LIMIT_CYCLE_ATTRIBUTES = {
 }  # fmt: skip
 LIMIT_OWN_ATTRIBUTES = (
     "_body_seen", "_closing", "_connections", "_counted", "_discardable", "_error", "_framing_size",
-    "_max_header_count", "_raw_size", "body_size", "handshake", "messages", "sent", "stage", "state",
+    "_max_header_count", "_raw_size", "body_size", "messages", "sent", "stage", "state",
 )  # fmt: skip
 """Attributes that limited_protocol.py adds to the protocol."""
 FAST_PATH_METHODS = {"on_response_complete": ["self"]}
@@ -67,7 +69,7 @@ def http_protocol() -> Any:
     if problem is not None:
         raise InvalidInput(
             f"uvicorn {uvicorn.__version__} cannot be used, because its internals are different ({problem}). "
-            "Install a version that pip install 'knapcache[serve]' selects."
+            f"Install one that knapcache supports: {shlex.quote(sys.executable)} -m pip install 'knapcache[serve]'"
         )
     problem = find_incompatibility()
     if problem is None:

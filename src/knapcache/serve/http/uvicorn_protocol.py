@@ -310,9 +310,11 @@ class RequestCycle(RequestResponseCycle):
     def _check_disconnected(self) -> bool:
         """Return whether the client has disconnected. uvicorn tells only the last of several pipelined requests."""
         if not self.disconnected:
-            if self.transport.get_write_buffer_size() > MAX_UNREAD:
-                self.transport.abort()
-            self.disconnected = self.transport.is_closing()
+            transport = self.transport
+            # A closed TLS transport of asyncio has no buffer any more, and raises AttributeError.
+            if not transport.is_closing() and transport.get_write_buffer_size() > MAX_UNREAD:
+                transport.abort()
+            self.disconnected = transport.is_closing()
         return self.disconnected
 
     def write(self, body: bytes, more: bool = True) -> None:

@@ -41,14 +41,14 @@ class AnswerUsage(NamedTuple):
 
 
 class AnswerSample:
-    """Sample of an answer while it is forwarded, to price it. stream: it consists of server-sent events."""
+    """Sample of an answer while it is read, to price it. stream: it consists of server-sent events."""
 
     __slots__ = ("_events", "_head", "_size", "_stream", "_tail", "complete")
 
     def __init__(self, *, stream: bool) -> None:
         self._stream = stream
         self.complete = False
-        """The answer was forwarded to its end, so its usage is final."""
+        """The answer was read to its end, so its usage is final."""
         self._size = self._events = 0
         self._head, self._tail = b"", bytearray()
 

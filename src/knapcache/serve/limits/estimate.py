@@ -49,9 +49,14 @@ class CostEstimator:
         output = 0 if endpoint is Endpoint.EMBEDDINGS else output
         return CallAmounts(1, self._price(endpoint, model, tokens, output), float(tokens + output))
 
-    def bill(self, endpoint: Endpoint, model: str, found: AnswerUsage) -> Bill:
-        """Return what an answer costs by its usage. model: that of the request, if the answer names none."""
-        return self._meter.bill(endpoint, found.model or model, found.usage, 0.0, service_tier=found.tier)
+    def bill(self, endpoint: Endpoint, model: str, found: AnswerUsage | None, seconds: float) -> Bill:
+        """Return what an answer costs by its usage; None: it has none. model: that of the request.
+
+        The answer's own model comes first, if it names one.
+        """
+        if found is None:
+            return self._meter.bill(endpoint, model, None, seconds)
+        return self._meter.bill(endpoint, found.model or model, found.usage, seconds, service_tier=found.tier)
 
     def learn(self, tenant: str, model: str, usd: float, tokens: float) -> None:
         """Take the cost of a call into the means."""

@@ -2,6 +2,7 @@
 
     reservation = await limits.begin(tenant, endpoint, model, size, max_output)      before the first byte goes upstream
     reservation.settle(usd, tokens)      the cost is known          reservation.release()      nothing was paid
+    reservation.keep(output)             the cost is not known: the estimate counts, and at least what has arrived
 
 `begin` raises LimitReached. A caller without limits costs one dictionary lookup. Otherwise the counters are read and
 changed in a thread, which takes all waiting operations together, in one transaction or script. `settle` does not wait.
@@ -18,7 +19,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from knapcache.model import Endpoint
-from knapcache.serve.limits.answer_sample import AnswerSample
+from knapcache.price.meter import Bill
 from knapcache.serve.limits.core import (
     ALL,
     BEAT_SECONDS,
@@ -103,30 +104,28 @@ class Reservation:
         self._limits: Limits | None = limits
         self._scopes, self.amounts, self._call = scopes, amounts, call
 
-    def settle(self, usd: float | None, tokens: float) -> None:
-        """Replace the estimate by the cost. usd: None if the price is unknown."""
-        limits = self._end(CallAmounts(0, usd or 0.0, tokens))
-        if limits is not None and self._call is not None:
-            limits.estimator.learn(self._call.tenant, self._call.model, usd or 0.0, tokens)
+    def settle(self, usd: float, tokens: float, *, learn: bool = True) -> None:
+        """Replace the estimate by the cost. learn: it counts for the estimates of later calls."""
+        limits = self._end(CallAmounts(0, usd, tokens))
+        if limits is not None and self._call is not None and learn:
+            limits.estimator.learn(self._call.tenant, self._call.model, usd, tokens)
 
-    def keep(self, sample: AnswerSample | None = None) -> None:
-        """Count what is known of the cost: the answer was not parsed by the cache, or not read to its end.
+    def keep(self, output: int = 0, bill: Bill | None = None) -> float:
+        """Count an estimate, because the cost is not known. Return its dollars. Nothing is learned from it.
 
-        sample   what has arrived of the answer; None: the estimate counts
+        output   tokens of the answer that have arrived, by their length: they count at least
+        bill     what has arrived costs so much by its usage, as far as that has a price: it counts at least
         """
         limits, call, paid = self._limits, self._call, self.amounts
-        if limits is not None and call is not None and sample is not None:
-            usage = sample.usage()
-            bill = None if usage is None else limits.estimator.bill(call.endpoint, call.model, usage)
-            known = bill is not None and (bill.usd is not None or bill.tokens > 0)
-            if bill is not None and known and sample.complete:
-                self.settle(bill.usd, bill.tokens)
-                return
-            arrived = limits.estimator.at_least(call.endpoint, call.model, call.size, sample.output_tokens)
+        if limits is None:
+            return 0.0
+        if call is not None:
+            arrived = limits.estimator.at_least(call.endpoint, call.model, call.size, output)
             paid = CallAmounts(1, max(paid.usd, arrived.usd), max(paid.tokens, arrived.tokens))
-            if bill is not None and known:
-                paid = CallAmounts(1, max(paid.usd, bill.usd or 0.0), max(paid.tokens, float(bill.tokens)))
+        if bill is not None:
+            paid = CallAmounts(1, max(paid.usd, bill.usd or 0.0), max(paid.tokens, float(bill.tokens)))
         self._end(paid)
+        return paid.usd
 
     def release(self) -> None:
         """Count nothing: the upstream has not answered, or with an error."""
@@ -288,6 +287,12 @@ class Limits:
             return None
         await self._reserve(scopes, CallAmounts(1))
         return Reservation(self, scopes, CallAmounts(1))
+
+    def count_paid(self, tenant: str, usd: float, tokens: float) -> None:
+        """Count a call in the background, which is never refused."""
+        scopes = self.tenants.get(tenant, self.whole)
+        if scopes:
+            self.counts.settle(Settle(scopes, CallAmounts(), CallAmounts(0, usd, tokens)))
 
     async def report(self) -> list[LimitStatus]:
         """Return every limit, and what is used of it."""

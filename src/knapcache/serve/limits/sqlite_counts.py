@@ -11,9 +11,7 @@ synced to the disk: after a power failure the last ones may be missing, after a 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -34,14 +32,21 @@ from knapcache.serve.limits.core import (
 )
 from knapcache.serve.limits.local_counts import LocalCounts
 from knapcache.store.sqlite.database import DAMAGE
-from knapcache.store.sqlite.files import restrict
+from knapcache.store.sqlite.side_files import (
+    connect,
+    file_id,
+    only_process,
+    schema_after,
+    schema_of,
+    set_aside,
+    use_log,
+    writing,
+)
 
 log = logging.getLogger("knapcache.serve")
 
 APPLICATION_ID = 0x4B6E6C69  # "Knli"
 FORMAT = 1
-BUSY_SECONDS = 1.0
-"""How long a transaction waits for that of another process. One takes less than a millisecond."""
 MAX_VALUE = 1 << 16
 SCHEMA = (
     "CREATE TABLE used (scope TEXT, kind TEXT, slot INTEGER, amount REAL NOT NULL, PRIMARY KEY (scope, kind, slot)) "
@@ -74,7 +79,7 @@ class SqliteCounts(LocalCounts):
     def __init__(self, path: Path, process: str) -> None:
         self.path, self._process = path, process
         self._connection: apsw.Connection | None = None
-        self._inode = 0
+        self._inode: tuple[int, int] | None = None
         """Of the file that is open. Another process may have replaced it."""
 
     def apply(self, operations: Sequence[Operation], now: float) -> list[Result]:
@@ -85,7 +90,7 @@ class SqliteCounts(LocalCounts):
     def beat(self, in_flight: Mapping[str, CallAmounts], now: float) -> None:
         """Set the calls in flight of this process, count those of dead processes as paid, and forget what is old."""
         slots = slots_at(now)
-        if self._connection is not None and self._inode != inode_of(self.path):
+        if self._connection is not None and self._inode != file_id(self.path):
             self.close()
         with self._transaction() as connection:
             connection.execute("DELETE FROM in_flight WHERE process = ?", (self._process,))
@@ -146,49 +151,33 @@ class SqliteCounts(LocalCounts):
         """Run statements in one transaction. Raises StoreError; a damaged file is replaced before the next one."""
         try:
             connection = self._connection = self._connection or self._open()
-            connection.execute("BEGIN IMMEDIATE")
-            try:
+            with writing(connection):
                 yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                with contextlib.suppress(apsw.Error):
-                    connection.execute("ROLLBACK")
-                raise
         except (apsw.Error, OSError, TypeError, ValueError, AssertionError) as error:
             self.close()
-            if isinstance(error, (*DAMAGE, AssertionError, TypeError, ValueError)):
+            if isinstance(error, (*DAMAGE, apsw.TooBigError, AssertionError, TypeError, ValueError)):
                 self._set_aside(str(error))
             raise StoreError(f"the counters of limits in {self.path} failed: {error}") from error
 
     def _open(self) -> apsw.Connection:
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(f"{self.path}.lock", os.O_CREAT | os.O_RDWR, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # another process may just be creating the tables
-            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
-            self._inode = inode_of(self.path)
-            connection = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)
+        with only_process(self.path):
+            connection = connect(self.path, MAX_VALUE)
+            self._inode = file_id(self.path)
             try:
                 self._prepare(connection)
             except BaseException:
                 connection.close(True)
                 raise
             return connection
-        finally:
-            os.close(lock)
 
     def _prepare(self, connection: apsw.Connection) -> None:
-        restrict(connection, MAX_VALUE)
-        connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
         version, identity = connection.pragma("user_version"), connection.pragma("application_id")
         if identity == APPLICATION_ID and version > FORMAT:
             raise StoreError(f"{self.path} was written by a newer version of knapcache; it was not changed")
-        existing = connection.execute("SELECT sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%'").fetchall()
-        if existing and (identity != APPLICATION_ID or {sql for (sql,) in existing} != set(SCHEMA)):
+        existing = schema_of(connection)
+        if existing and (identity != APPLICATION_ID or existing != schema_after(SCHEMA)):
             raise apsw.CorruptError("its tables are not those of limits")
-        if connection.pragma("journal_mode", "wal") != "wal":
-            raise StoreError("the file system does not support shared memory, which SQLite's write-ahead log needs")
-        connection.pragma("synchronous", "normal")
+        use_log(connection)
         if not existing:
             for statement in SCHEMA:
                 connection.execute(statement)
@@ -196,21 +185,10 @@ class SqliteCounts(LocalCounts):
             connection.pragma("user_version", FORMAT)
 
     def _set_aside(self, reason: str) -> None:
-        if self._inode != inode_of(self.path):  # another process has done it
+        if self._inode != file_id(self.path):  # another process has done it
             return
-        target = f"{self.path}.damaged"
-        for suffix in ("-shm", "-wal", ""):
-            Path(f"{target}{suffix}").unlink(missing_ok=True)
-            with contextlib.suppress(OSError):
-                os.rename(f"{self.path}{suffix}", f"{target}{suffix}")
         log.error(
-            "The counters of limits were damaged (%s). The file is now %s, and counting begins at 0.", reason, target
+            "The counters of limits were damaged (%s). The file is now %s, and counting begins at 0.",
+            reason,
+            set_aside(self.path),
         )
-
-
-def inode_of(path: Path) -> int:
-    """Return the inode of a file; 0 if there is none."""
-    try:
-        return os.stat(path).st_ino
-    except OSError:
-        return 0

@@ -13,9 +13,7 @@ purge meanwhile (write-ahead log). What is deleted is overwritten, in the table 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
-import os
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -28,15 +26,21 @@ import apsw
 from knapcache.errors import InvalidInput, StoreError
 from knapcache.serve.observe.content_record import ContentRecord, expanded
 from knapcache.store.sqlite.database import DAMAGE
-from knapcache.store.sqlite.files import restrict
+from knapcache.store.sqlite.side_files import (
+    connect,
+    only_process,
+    schema_after,
+    schema_of,
+    set_aside,
+    use_log,
+    writing,
+)
 
 log = logging.getLogger("knapcache.serve")
 
 FILE_NAME = "content.sqlite"
 FORMAT = 1
 APPLICATION_ID = 0x4B6E636C  # "Kncl"
-BUSY_SECONDS = 5.0
-"""How long a transaction waits for that of another process."""
 MAX_VALUE = 1 << 22
 EVICTED = 10
 """Rows that are deleted at a time while the file is too large."""
@@ -100,7 +104,7 @@ class ContentFile:
         if not create and not path.is_file():
             raise InvalidInput(f"{path} does not exist: the setting content_log was never on, or --path is another one")
         try:
-            with _only_process(Path(f"{path}.lock")):
+            with only_process(path):
                 try:
                     self._connection = self._open()
                 except DAMAGE as error:
@@ -257,22 +261,14 @@ class ContentFile:
                 self._connection.execute("PRAGMA incremental_vacuum").fetchall()
 
     def _open(self) -> apsw.Connection:
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600))
-        connection = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)
+        connection = connect(self.path, MAX_VALUE)
         try:
-            restrict(connection, MAX_VALUE)
             connection.create_scalar_function("excerpt_of", excerpt_of, 2, deterministic=True)
-            connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
             connection.pragma("auto_vacuum", "incremental")  # takes effect before the first table
-            if connection.pragma("journal_mode", "wal") != "wal":
-                raise StoreError("the file system does not support shared memory, which SQLite's write-ahead log needs")
-            connection.pragma("synchronous", "normal")
+            use_log(connection)
             connection.pragma("secure_delete", True)
-            connection.pragma("journal_size_limit", 8 << 20)
-            connection.execute("BEGIN IMMEDIATE")
-            self._prepare(connection)
-            connection.execute("COMMIT")
+            with writing(connection):
+                self._prepare(connection)
         except BaseException:
             connection.close(True)
             raise
@@ -283,9 +279,12 @@ class ContentFile:
         version, identity = connection.pragma("user_version"), connection.pragma("application_id")
         if identity == APPLICATION_ID and version != FORMAT:
             raise StoreError(f"{self.path} was written by another version of knapcache; it was not changed")
+        existing = schema_of(connection)
         if identity == APPLICATION_ID:
+            if existing != schema_after(SCHEMA):
+                raise apsw.CorruptError("its tables are not those of a content log")
             return
-        if connection.execute("SELECT 1 FROM sqlite_schema").fetchall():
+        if existing:
             raise StoreError(f"{self.path} is a SQLite database of another program; it was not changed")
         for statement in SCHEMA:
             connection.execute(statement)
@@ -293,27 +292,18 @@ class ContentFile:
         connection.pragma("user_version", FORMAT)
 
     def _set_aside(self, reason: str) -> None:
-        target = f"{self.path}.damaged"
-        for suffix in ("-shm", "-wal", ""):
-            Path(f"{target}{suffix}").unlink(missing_ok=True)
-            with contextlib.suppress(FileNotFoundError):
-                os.rename(f"{self.path}{suffix}", f"{target}{suffix}")
         log.warning(
-            "The content log %s is damaged (%s); it is now %s, and a new one begins.", self.path, reason, target
+            "The content log %s is damaged (%s); it is now %s, and a new one begins.",
+            self.path,
+            reason,
+            set_aside(self.path),
         )
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
         """Run statements in one transaction, which waits for those of other processes."""
-        with self._failures():
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self._connection.execute("COMMIT")
-            except BaseException:
-                with contextlib.suppress(apsw.Error):
-                    self._connection.execute("ROLLBACK")
-                raise
+        with self._failures(), writing(self._connection):
+            yield
 
     @contextlib.contextmanager
     def _failures(self) -> Iterator[None]:
@@ -321,18 +311,6 @@ class ContentFile:
             yield
         except apsw.Error as error:
             raise StoreError(f"the content log {self.path} failed: {error}") from error
-
-
-@contextlib.contextmanager
-def _only_process(path: Path) -> Iterator[None]:
-    """Keep other processes from opening or replacing the file meanwhile."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _conditions(wanted: LogFilter) -> tuple[list[str], list[Any]]:

@@ -3,7 +3,8 @@
 Redaction applies to every text in the JSON of request and answer, also to names of fields and to long numbers, before
 anything is cut: a text is cut to MAX_CHARACTERS + MARGIN characters, redacted, and then loses its last MARGIN
 characters. So a match of up to MARGIN characters is never cut in two, however much shorter redaction makes the text.
-Redaction stops after MAX_REDACTED characters of a request or an answer, and what comes after them is left out.
+The parts of a content are redacted as one text, too, because a secret may be split over them. Redaction stops after
+MAX_REDACTED characters of a request or an answer, and what comes after them is left out.
 
 A request or an answer takes at most MAX_JSON bytes. Where it has more, its texts are cut: to the longest of LENGTHS
 that fits. Content that is not text (images, audio, embeddings) is left out.
@@ -164,7 +165,28 @@ class _BoundedCopy:
         if name in BINARY_FIELDS and isinstance(value, list) and value and isinstance(value[0], (int, float)):
             self._cut = True
             return OMITTED
-        return [self._value(name, each, depth + 1) for each in self._counted(value)]
+        parts = list(self._counted(value))
+        return self._joined(parts, [self._value(name, each, depth + 1) for each in parts])
+
+    def _joined(self, parts: list[Any], copied: list[Any]) -> list[Any]:
+        """Return copied parts of a content. If a match spans several, all their text is in the first of them."""
+        found = [(k, text) for k, part in enumerate(parts) if (text := part_text(part)) is not None]
+        if self._redactor is None or len(found) < 2:
+            return copied
+        whole = "".join(text for _, text in found)
+        self._redacted += 2 * len(whole)
+        if self._redacted > MAX_REDACTED:
+            redacted = OMITTED
+        else:
+            redacted = self._redactor.text(whole)
+            if redacted == "".join(self._redactor.text(text) for _, text in found):
+                return copied
+        self._cut = self._cut or redacted == OMITTED or len(redacted) > self._length
+        redacted = redacted[: self._length].encode("utf-8", "replace").decode()
+        for k, _ in found:
+            copied[k] = redacted if isinstance(copied[k], str) else copied[k] | {"text": redacted}
+            redacted = ""
+        return copied
 
     def _counted(self, values: Any) -> Iterator[Any]:
         for each in values:
@@ -188,6 +210,12 @@ class _BoundedCopy:
         if len(text) > self._length:
             self._cut, text = True, text[: self._length]
         return text
+
+
+def part_text(part: Any) -> str | None:
+    """Return the text of a part of a content; None if it has none."""
+    text = part.get("text") if isinstance(part, Mapping) else part
+    return text if isinstance(text, str) and not DATA_URL.match(text) else None
 
 
 def prompt_texts(request: Mapping[str, Any]) -> Iterator[str]:

@@ -7,7 +7,7 @@
 A request only appends its event to the buffer of its process, which takes less than a microsecond. The buffer is
 flushed four times a second, and before the admin API answers. Every event reaches the same consumers, whichever process
 has served the request (pipeline.py, workers/owner_link.py). Verdicts on matches of the semantic tier, which are known
-later than their request, take the same way as events of their own.
+later than their request, take the same way as events of their own. So do payments: calls in the background.
 
     Invariant: the buffer holds at most MAX_BUFFERED events of bounded size. When it is full, new events are dropped
     and counted.
@@ -21,9 +21,11 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
+from knapcache.price.meter import Bill
+
 OUTCOMES = ("hit", "similar", "miss", "coalesced", "stale", "bypass", "passthrough", "failed", "rejected")
 SAVED = frozenset({"hit", "similar", "coalesced", "stale"})
-"""Outcomes whose answer was served without paying for it."""
+"""Outcomes whose answer was served without paying for it (usage.py)."""
 MAX_BUFFERED = 100_000
 """Events: some seconds of the fastest traffic."""
 MAX_TEXT = 256
@@ -37,7 +39,7 @@ queue, none are kept: some of them would be a wrong request. A position takes 13
 MAX_QUESTION = 512
 """Characters of `question` and `matched_question`. They are cut off; what the tier matches is shorter, as a rule."""
 MAX_VERDICTS = 10_000
-"""Verdicts that wait for the owner. A verdict follows a call of the upstream, so few are waiting at any time."""
+"""Verdicts, and payments, that wait for the owner. They follow calls of upstreams, so few wait at any time."""
 FLUSH_INTERVAL = 0.25
 """Seconds between two flushes."""
 
@@ -98,7 +100,7 @@ audit      the match could have been served, but was drawn to be checked: the re
 none       no stored question came near, or vetoes excluded those that did
 excluded   requests of its form are never matched
 refused    the client asked not to be served by similarity
-failed     the tier could not answer in time
+failed     the tier could not look the question up; `reason` says why (semantic/reasons.py)
 """
 MatchVerdict = Literal["", "same", "different", "undecided"]
 
@@ -113,7 +115,7 @@ class SemanticEvent(NamedTuple):
     match_id: str = ""
     """Id of the match, as in `x-knapcache-match`; empty: there was none."""
     reason: str = ""
-    """Name of the exclusion or of the veto; empty if there is none to name."""
+    """Name of the exclusion, the veto or the failure; empty if there is none to name."""
     scope: str = ""
     """The tenant whose labels decide; empty without tenants."""
     key: str = ""
@@ -155,6 +157,33 @@ class VerdictEvent(NamedTuple):
     judge_usd: float
     time: float
     """When it was decided, Unix time."""
+
+
+class PaymentEvent(NamedTuple):
+    """A call that was paid for in the background: by the judge of the semantic tier, or to refresh a stale answer.
+
+    Built with keywords; crosses processes by field name.
+    """
+
+    endpoint: str
+    """As `knapcache.model.Endpoint` spells it."""
+    model: str
+    tenant: str
+    """The tenant whose request has led to the call."""
+    usd: float | None
+    """US dollars; None: the price is unknown."""
+    seconds: float
+    cost: float
+    """In the policy's unit."""
+    tokens: int
+    usd_estimated: float = 0.0
+    """Dollars that limits have counted because the cost is not known."""
+
+
+def payment_of(endpoint: str, model: str, tenant: str, bill: Bill, usd_estimated: float = 0.0) -> PaymentEvent:
+    """Return the event of a call in the background."""
+    usd, seconds, cost, _, tokens, _ = bill
+    return PaymentEvent(endpoint, model, tenant, usd, seconds, cost, tokens, usd_estimated)
 
 
 class UpstreamTry(NamedTuple):
@@ -226,6 +255,8 @@ class Event(NamedTuple):
     """Unix time until which groups send no requests to `upstream`; 0: they do."""
     route: str = ""
     """Name of the route that applies; empty: none does."""
+    usd_estimated: float = 0.0
+    """Dollars that limits have counted for its calls because their cost is not known."""
 
     @property
     def saved(self) -> bool:
@@ -255,12 +286,21 @@ class VerdictConsumer(Protocol):
         """Take a batch, after the events of the requests that finished before it. As `EventConsumer.consume`."""
 
 
+@runtime_checkable
+class PaymentConsumer(Protocol):
+    """Takes batches of payments, too."""
+
+    def consume_payments(self, payments: Sequence[PaymentEvent]) -> None:
+        """Take a batch. As `EventConsumer.consume`."""
+
+
 class EventBuffer:
     """The events of this process that no consumer has seen yet. All methods run on the event loop's thread."""
 
     def __init__(self) -> None:
         self._events: deque[Event] = deque()
         self._verdicts: deque[VerdictEvent] = deque()
+        self._payments: deque[PaymentEvent] = deque()
         self._consumers: list[EventConsumer] = []
         self.dropped = 0
         """Events that did not fit."""
@@ -293,6 +333,13 @@ class EventBuffer:
         else:
             self.dropped += 1
 
+    def append_payment(self, payment: PaymentEvent) -> None:
+        """Add a call in the background."""
+        if len(self._payments) < MAX_VERDICTS:
+            self._payments.append(payment)
+        else:
+            self.dropped += 1
+
     def add_consumer(self, consumer: EventConsumer) -> None:
         """Pass later batches to this consumer, too."""
         self._consumers.append(consumer)
@@ -307,11 +354,17 @@ class EventBuffer:
         Without consumers they stay in the buffer.
         """
         events = self._events
-        if not self._consumers or not (events or self._verdicts):
+        if not self._consumers or not (events or self._verdicts or self._payments):
             return False
         batch = [events.popleft() for _ in range(len(events) if limit is None else min(limit, len(events)))]
         for consumer in self._consumers if batch else ():
             consumer.consume(batch)
+        if self._payments:
+            payments = list(self._payments)
+            self._payments.clear()
+            for consumer in self._consumers:
+                if isinstance(consumer, PaymentConsumer):
+                    consumer.consume_payments(payments)
         if self._verdicts and not events:  # after the requests that they are about
             verdicts = list(self._verdicts)
             self._verdicts.clear()

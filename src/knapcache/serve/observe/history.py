@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from knapcache.errors import InvalidInput, KnapcacheError
-from knapcache.serve.observe.events import Event, VerdictEvent
+from knapcache.serve.observe.events import Event, PaymentEvent, VerdictEvent
 from knapcache.serve.observe.history_file import HistoryTable, pack, unpack
 from knapcache.serve.observe.history_parts import BOUNDARY_STEP, MAX_ROWS, Boundary, closed_part, open_part
 from knapcache.serve.observe.history_view import HOUR, MINUTE, HistoryView
@@ -87,17 +87,13 @@ class History:
         """Add a batch of requests."""
         if not events:
             return
-        now = self._clock()
         with self._lock:
-            if now // MINUTE != self._pending_time // MINUTE:
-                self._merge()
-            self._pending_time = now
+            self._begin_minute()
             pending = self._pending
             for event in events:
-                pair = event.model, event.tenant
-                row = pending.get(pair)
+                row = pending.get((event.model, event.tenant))
                 if row is None:
-                    row = pending[pair] = UsageRow()
+                    row = pending[event.model, event.tenant] = UsageRow()
                 row.count(event)
                 if event.prefix is not None:
                     self._pending_prefix.count(event)
@@ -105,16 +101,28 @@ class History:
                     self._pending_semantic.count(event)
             self._changed()
 
+    def consume_payments(self, payments: Sequence[PaymentEvent]) -> None:
+        """Add a batch of calls in the background."""
+        with self._lock:
+            self._begin_minute()
+            for payment in payments:
+                self._pending.setdefault((payment.model, payment.tenant), UsageRow()).count_payment(payment)
+            self._changed()
+
     def consume_verdicts(self, verdicts: Sequence[VerdictEvent]) -> None:
         """Add a batch of verdicts."""
-        now = self._clock()
         with self._lock:
-            if now // MINUTE != self._pending_time // MINUTE:
-                self._merge()
-            self._pending_time = now
+            self._begin_minute()
             for verdict in verdicts:
                 self._pending_semantic.count_verdict(verdict)
             self._changed()
+
+    def _begin_minute(self) -> None:
+        """Move what was consumed in an earlier minute into the table. Called under the lock."""
+        now = self._clock()
+        if now // MINUTE != self._pending_time // MINUTE:
+            self._merge()
+        self._pending_time = now
 
     def _merge(self) -> None:
         """Move what was consumed since the last call into the table. Called under the lock, before the table is read.

@@ -1,11 +1,11 @@
 """The rows of a history, and its file: one JSON document, validated like any other input.
 
-    {"version": 4, "since": t, "total": row, "models": {name: row}, "tenants": …, "minutes": {number: row}, "hours": …,
+    {"version": 5, "since": t, "total": row, "models": {name: row}, "tenants": …, "minutes": {number: row}, "hours": …,
      "days": …, "prefix": {"total": sums, "day": number, "today": sums}, "semantic": {"total": …, "day": …, "today": …}}
 
 Version 1 had rows without the fields from `tokens_spent` on, and version 2 had no sums of providers' prompt caches
-(prefix_totals.py). Version 3 had rows without `similar`, and no sums of the semantic tier (semantic_totals.py). All of
-them are still read.
+(prefix_totals.py). Version 3 had rows without `similar`, and no sums of the semantic tier (semantic_totals.py).
+Version 4 had rows without `usd_estimated`. All of them are still read.
 
 A minute's number is its Unix time / 60, an hour's its Unix time / 3600, a day's the ordinal of its date.
 """
@@ -25,11 +25,12 @@ from knapcache.serve.observe.prefix_totals import PrefixTotals
 from knapcache.serve.observe.semantic_totals import SemanticTotals
 from knapcache.serve.observe.usage import NUMBERS, TIMES_ONLY, UsageRow, sum_rows
 
-VERSION = 4
+VERSION = 5
 NUMBERS_OF_VERSION = {
     1: NUMBERS.index("tokens_spent"),
     2: NUMBERS.index("similar"),
     3: NUMBERS.index("similar"),
+    4: NUMBERS.index("usd_estimated"),
     VERSION: len(NUMBERS),
 }
 """Numbers in a row, by version of the file."""
@@ -155,7 +156,7 @@ def unpack(document: bytes, *, whole: bool = True) -> HistoryTable:
         raise InvalidInput(f"not JSON: {error}") from None
     version = found.get("version") if isinstance(found, dict) else None
     numbers = NUMBERS_OF_VERSION.get(version) if type(version) is int else None
-    if numbers is None:
+    if numbers is None or version is None:
         raise InvalidInput(f"not a history of version {' or '.join(map(str, NUMBERS_OF_VERSION))}")
     since: Any = found.get("since")
     if type(since) not in (int, float) or not 0 <= since < 1e11:
@@ -169,11 +170,11 @@ def unpack(document: bytes, *, whole: bool = True) -> HistoryTable:
         hours=_unpack_numbered(found.get("hours"), numbers, 2 * MAX_HOURS, LAST_DAY * 24),
         days=_unpack_numbered(found.get("days"), numbers, MAX_DAYS, LAST_DAY),
     )
-    if version in (3, VERSION):
+    if version >= 3:
         sums = found.get("prefix")
         table.prefix_day = _unpack_day("prefix", sums)
         table.prefix, table.prefix_today = (PrefixTotals.from_json(sums.get(name)) for name in ("total", "today"))
-    if version == VERSION:
+    if version >= 4:
         sums = found.get("semantic")
         table.semantic_day = _unpack_day("semantic", sums)
         table.semantic, table.semantic_today = (SemanticTotals.from_json(sums.get(k)) for k in ("total", "today"))

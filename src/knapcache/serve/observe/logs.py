@@ -4,24 +4,29 @@ Credentials: as the last step before it is written, every line is searched for k
 like one. Both are replaced.
 
 Prompts: the proxy never logs a body. The text of another library's exception may quote its input, which may be a
-prompt. So only the text of exceptions in SAFE_ERRORS is logged; of all others, type and traceback locations.
+prompt. So of an exception, `errors.public_text` and traceback locations are logged, whether it is an argument of the
+line, a field, or its `exc_info`. The lines of asyncio name callbacks, tasks and their results; only their first words
+are logged. Uncaught exceptions, in threads and destructors, are logged in the same way.
 
 A thread writes the lines: a terminal or a pipe without a reader must not block the event loop.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
 import sys
+import threading
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, TextIO
 
-from knapcache.errors import InvalidInput, KnapcacheError
+from knapcache.errors import InvalidInput, public_text
+from knapcache.exchange.headers import SECRET_HEADERS
 from knapcache.serve.observe.events import Event
 from knapcache.threads import BatchWorker
 
@@ -35,15 +40,15 @@ MAX_FIELD_LENGTH = 200
 MAX_WAITING_LINES = 10_000
 MAX_CAUSES = 5
 """Depth of the chain of causes that is logged."""
-SAFE_ERRORS = (KnapcacheError, OSError, TimeoutError)
-"""Exceptions whose text is about files, hosts and settings."""
+_OBJECTS = re.compile(r"[<(\n].*", re.DOTALL)
 
+log = logging.getLogger("knapcache.serve")
 access = logging.getLogger("knapcache.access")
 
 # The name of a field that holds a credential, as headers, settings, JSON and Python's reprs spell it, up to its value.
 AS_VALUE = r"""(?:["']?\s*[:=]|["']\s*,)\s*(?:b?["'])?"""
 FIELD = rf"[\w-]*(?:api[-_]?key|token|secret|password){AS_VALUE}"
-HEADER = rf"[\w-]*(?:authorization|cookie){AS_VALUE}"  # its value has several words
+HEADER = rf"[\w-]*(?:authorization|cookie|{'|'.join(SECRET_HEADERS)}){AS_VALUE}"  # its value has several words
 SCHEME = r"(?:bearer|basic)\s+"
 LOOKS_SECRET = re.compile(
     rf"""
@@ -89,10 +94,7 @@ class LineFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, whatever the record contains."""
         fields = {name: value for name, value in vars(record).items() if name not in STANDARD_FIELDS}
-        try:
-            message = record.getMessage()
-        except (TypeError, ValueError):  # arguments that do not fit the message must not fail a request
-            message = str(record.msg)
+        message = message_of(record)
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         level, redact = record.levelname.lower(), self._redact
         error = describe_error(record.exc_info[1]) if record.exc_info and record.exc_info[1] else ""
@@ -110,8 +112,26 @@ def field_value(value: Any, redact: Redactor) -> Any:
     """Return numbers unchanged, and everything else as a short text."""
     if value is None or isinstance(value, bool | int | float):
         return value
-    text = redact(str(value))
+    text = redact(str(without_quotes(value)))
     return text if len(text) <= MAX_FIELD_LENGTH else text[: MAX_FIELD_LENGTH - 1] + "…"
+
+
+def message_of(record: logging.LogRecord) -> str:
+    """Return the message of a record, without what exceptions quote."""
+    message, given = str(without_quotes(record.msg)), record.args
+    args: Any = (
+        {name: without_quotes(value) for name, value in given.items()}
+        if isinstance(given, Mapping)
+        else tuple(map(without_quotes, given or ()))
+    )
+    with contextlib.suppress(TypeError, ValueError):  # arguments that do not fit must not fail a request
+        message = message % args if args else message
+    return _OBJECTS.sub("", message).strip() if record.name == "asyncio" else message
+
+
+def without_quotes(value: Any) -> Any:
+    """Return a value, of an exception what may be shown."""
+    return public_text(value) if isinstance(value, BaseException) else value
 
 
 def escape(text: str) -> str:
@@ -120,10 +140,10 @@ def escape(text: str) -> str:
 
 
 def describe_error(error: BaseException, depth: int = 0) -> str:
-    """Return type, text if it is safe, and traceback locations of an exception and its causes."""
-    safe = isinstance(error, SAFE_ERRORS)
-    kind = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
-    parts = [f"{kind}: {error}" if safe and str(error) else kind, *locations(error.__traceback__)]
+    """Return type, public text and traceback locations of an exception and its causes."""
+    kind, text = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins."), public_text(error)
+    foreign = text.startswith(type(error).__qualname__)
+    parts = [kind if foreign else f"{kind}: {text}", *locations(error.__traceback__)]
     causes = [*error.exceptions] if isinstance(error, BaseExceptionGroup) else []
     if cause := error.__cause__ or (None if error.__suppress_context__ else error.__context__):
         causes.append(cause)
@@ -192,7 +212,20 @@ def configure(
     logging.getLogger("knapcache").setLevel(level.upper())
     logging.getLogger("uvicorn.access").disabled = True  # paths and addresses in every line, and slower than a hit
     logging.captureWarnings(True)
+    threading.excepthook = log_thread_error
+    sys.unraisablehook = log_unraisable
     return handler
+
+
+def log_thread_error(args: threading.ExceptHookArgs) -> None:
+    """Log an exception that ended a thread, in place of printing its text."""
+    if args.exc_value is not None and not isinstance(args.exc_value, SystemExit):
+        log.error("A thread ended with an exception", exc_info=args.exc_value)
+
+
+def log_unraisable(args: sys.UnraisableHookArgs) -> None:
+    """Log an exception that cannot be raised, such as one in a destructor, in place of printing its text."""
+    log.error("An exception was ignored", exc_info=args.exc_value)
 
 
 def _handlers() -> list[LogHandler]:

@@ -7,6 +7,7 @@ called, `SharedProxies.refresh` reads what others have published.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from knapcache.serve.observe.events import Event
@@ -15,10 +16,11 @@ from knapcache.serve.observe.history_view import HistoryView, Points, add_named,
 from knapcache.serve.observe.prefix_totals import PrefixTotals
 from knapcache.serve.observe.published import PublishedProxies
 from knapcache.serve.observe.publisher import ProxyPublisher
-from knapcache.serve.observe.recent import RecentRequests, earlier, row_of, serial_at
+from knapcache.serve.observe.recent import RecentRequests, by_arrival, earlier, row_of, serial_at
 from knapcache.serve.observe.semantic_totals import SemanticTotals
-from knapcache.serve.observe.upstream_health import UpstreamHealth
+from knapcache.serve.observe.upstream_health import UpstreamHealth, fails_now
 from knapcache.serve.observe.usage import UsageRow, sum_rows
+from knapcache.store.redis.engine_state import EngineState
 
 LATE = 60_000_000
 """Microseconds. A serial that is so much later than now is no time, so all recent requests are returned."""
@@ -99,7 +101,7 @@ class MergedRecent:
         return [(serial, event) for serial, event, _ in self._all(limit)[-limit:]]
 
     def after(self, serial: int, limit: int) -> dict[str, Any]:
-        """Return the newest `limit` requests whose serial is larger, oldest first.
+        """Return the newest `limit` requests whose serial is larger, in the order in which they arrived.
 
         The serial in the result is a time until which the requests of every proxy are known. Later ones may be in the
         next result again: the page must not show a serial twice.
@@ -107,7 +109,10 @@ class MergedRecent:
         now = serial_at(time.time())
         first = serial if serial <= now + LATE else 0
         rows = [row_of(number, event, host) for number, event, host in self._all(limit)[-limit:] if number > first]
-        return {"serial": min([now, *(serial_at(status.time) for status in self._others.statuses)]), "rows": rows}
+        return {
+            "serial": min([now, *(serial_at(status.time) for status in self._others.statuses)]),
+            "rows": by_arrival(rows),
+        }
 
     def find(self, serial: int) -> tuple[Event, str] | None:
         """Return the request of a serial, and the host of the proxy that served it."""
@@ -141,29 +146,39 @@ class MergedHealth:
 def _add_health(row: dict[str, Any], other: dict[str, Any], host: str) -> dict[str, Any]:
     found = row | {name: row[name] + other[name] for name in ("calls", "errors", "failed")}
     if other["state"] == "failing":
-        since = [at for at in (row["failing_since"], other["failing_since"]) if at is not None]
-        found |= {"state": "failing", "failing_since": min(since, default=None)}
+        since, last = ([one[name] for one in (row, other) if one[name]] for name in ("failing_since", "last_failure"))
+        found |= {
+            "state": "failing",
+            "failing_since": min(since, default=None),
+            "last_failure": max(last, default=None),
+        }
         found["reason"] = row["reason"] or f"{other['reason']} (seen by {host})"
     if (other["open_until"] or 0.0) > (row["open_until"] or 0.0):
         found |= {"health": other["health"], "open_until": other["open_until"]}
-    return found
+    return found | {"failing_now": fails_now(found)}
 
 
 class SharedProxies:
     """All proxies of a shared store, and the state of its engine. place: where the engine is, without a password."""
 
-    def __init__(self, publisher: ProxyPublisher, others: PublishedProxies, own: History, place: str) -> None:
+    def __init__(
+        self,
+        publisher: ProxyPublisher,
+        others: PublishedProxies,
+        own: History,
+        place: str,
+        engine_state: Callable[[], EngineState],
+    ) -> None:
         self._publisher, self._others, self._own, self._place = publisher, others, own, place
+        self._engine_state = engine_state
 
     def refresh(self) -> None:
         """Read what other proxies have published. May wait for the engine."""
         self._others.refresh()
 
     def engine(self) -> dict[str, Any]:
-        """Return where the engine is, whether it answers, and since when it does not."""
-        away, reason = self._publisher.away_since, self._publisher.reason
-        state = "ok" if away is None else "away"
-        return {"place": self._place, "state": state, "away_since": away, "reason": reason if away is not None else ""}
+        """Return where the engine is, its state, since when, and why."""
+        return {"place": self._place, **self._engine_state()._asdict()}
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row for each proxy that runs, this one first."""

@@ -24,7 +24,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from knapcache.errors import InvalidInput, StoreError
-from knapcache.serve.observe.events import OUTCOMES, SAVED, Event, VerdictEvent
+from knapcache.serve.observe.events import OUTCOMES, Event, PaymentEvent, VerdictEvent
 from knapcache.serve.observe.labels import OTHER, LabelLimiter
 from knapcache.serve.observe.limit_metrics import LimitRows, collect_limits, count_limited
 from knapcache.serve.observe.loop_watchdog import CLOCKS, LoopWatchdog
@@ -33,6 +33,7 @@ from knapcache.serve.observe.prefix_totals import PrefixTotals
 from knapcache.serve.observe.semantic_metrics import ScopeReports, collect_semantic
 from knapcache.serve.observe.semantic_totals import SemanticTotals
 from knapcache.serve.observe.upstream_health import HEALTH_STATES
+from knapcache.serve.observe.usage import UsageRow
 
 __all__ = ["CONTENT_TYPE_LATEST", "Metrics"]
 
@@ -52,6 +53,17 @@ DROPPED = {
     "spans": "Spans that were not exported: the collector was too slow, or failed.",
     "log_lines": "Lines missing from the log on stderr: it was not read fast enough.",
 }
+
+AMOUNTS = {
+    "usd_spent": "US dollars paid to upstreams. Only calls of known price.",
+    "usd_estimated": "US dollars that limits have counted for calls whose cost is not known.",
+    "usd_saved": "US dollars not spent because the answer came from the cache. Only answers of known price.",
+    "seconds_saved": "Model time, summed over concurrent calls, that was not needed: the answer came from the cache.",
+    "tokens_saved": "Tokens that no upstream had to process because the answer came from the cache.",
+}
+"""Sums of a row (usage.py) that are metrics."""
+IN_BACKGROUND = ""
+"""In place of an outcome: calls in the background, which are no requests."""
 
 Labels = tuple[str, str, str, str]
 
@@ -93,8 +105,8 @@ class Metrics(Collector):
         self._cache_stats, self._tasks, self._watchdog, self._upstream_states = cache_stats, tasks, watchdog, upstreams
         self._dropped = dict(dropped or {})
         self._models, self._tenants, self._endpoints = LabelLimiter(), LabelLimiter(), LabelLimiter()
-        self._series: dict[Labels, list[float]] = {}
-        """Requests, dollars, upstream seconds and tokens by endpoint, model, tenant and outcome."""
+        self._series: dict[Labels, UsageRow] = {}
+        """By endpoint, model, tenant and outcome."""
         self._durations = {outcome: (Durations(), Durations()) for outcome in (*OUTCOMES, OTHER)}
         """To the last byte and to the first byte, by outcome."""
         self._calls: dict[tuple[str, str], int] = {}
@@ -117,17 +129,13 @@ class Metrics(Collector):
         series, durations, calls = self._series, self._durations, self._calls
         for event in events:
             (
-                _, endpoint, model, tenant, outcome, status, seconds, ttfb, _, _, _, _, usd, tokens, upstream_seconds,
-                upstream, attempts, _, _, reason, prefix, semantic, tried, _, _,
+                _, endpoint, model, tenant, outcome, status, seconds, ttfb, _, _, _, _, _, _, _, upstream, attempts, _,
+                _, reason, prefix, semantic, tried, _, _, _,
             ) = event  # fmt: skip
             row = series.get((endpoint, model, tenant, outcome))
             if row is None:  # new names, or names that are counted as "other"
                 row = self._find_series(endpoint, model, tenant, outcome, admit=status < 400)
-            row[0] += 1
-            if usd is not None:
-                row[1] += usd
-            row[2] += upstream_seconds
-            row[3] += tokens
+            row.count(event)
             to_last_byte, to_first_byte = durations[outcome if outcome in durations else OTHER]
             bucket = bisect_left(BUCKETS, seconds)
             to_last_byte.counts[bucket] += 1
@@ -146,6 +154,12 @@ class Metrics(Collector):
             if semantic is not None:
                 self._semantic.count(event)
 
+    def consume_payments(self, payments: Sequence[PaymentEvent]) -> None:
+        """Count a batch of calls in the background."""
+        for payment in payments:
+            row = self._find_series(payment.endpoint, payment.model, payment.tenant, IN_BACKGROUND, admit=True)
+            row.count_payment(payment)
+
     def consume_verdicts(self, verdicts: Sequence[VerdictEvent]) -> None:
         """Count a batch of verdicts."""
         for verdict in verdicts:
@@ -161,19 +175,19 @@ class Metrics(Collector):
             fallback = label, self._upstreams.label(event.upstream)
             self._fallbacks[fallback] = self._fallbacks.get(fallback, 0) + 1
 
-    def _find_series(self, endpoint: str, model: str, tenant: str, outcome: str, *, admit: bool) -> list[float]:
+    def _find_series(self, endpoint: str, model: str, tenant: str, outcome: str, *, admit: bool) -> UsageRow:
         labels = (
             self._endpoints.labels.get(endpoint) or self._endpoints.label(endpoint, admit=admit),
             self._models.labels.get(model) or self._models.label(model, admit=admit),
             self._tenants.labels.get(tenant) or self._tenants.label(tenant, admit=admit),
-            outcome if outcome in self._durations else OTHER,
+            outcome if outcome in self._durations or not outcome else OTHER,
         )
         return self._series.get(labels) or self._new_series(labels)
 
-    def _new_series(self, labels: Labels) -> list[float]:
+    def _new_series(self, labels: Labels) -> UsageRow:
         if len(self._series) >= MAX_SERIES:
             labels = (OTHER, OTHER, OTHER, labels[3])
-        return self._series.setdefault(labels, [0, 0.0, 0.0, 0])
+        return self._series.setdefault(labels, UsageRow())
 
     def render(self) -> bytes:
         """Return Prometheus' text format, of type CONTENT_TYPE_LATEST."""
@@ -201,36 +215,16 @@ class Metrics(Collector):
         requests = CounterMetricFamily(
             "knapcache_requests", "Finished requests.", labels=["endpoint", "model", "tenant", "outcome"]
         )
-        sums: dict[tuple[str, str, str], list[float]] = {}
-        for labels, (count, usd, seconds, tokens) in list(self._series.items()):
-            requests.add_metric(labels, count)
-            row, saved = sums.setdefault(labels[:3], [0.0, 0.0, 0.0, 0.0]), labels[3] in SAVED
-            row[saved] += usd
-            if saved:
-                row[2] += seconds
-                row[3] += tokens
+        sums: dict[tuple[str, str, str], UsageRow] = {}
+        for labels, row in list(self._series.items()):
+            if labels[3] != IN_BACKGROUND:
+                requests.add_metric(labels, row.requests)
+            sums.setdefault(labels[:3], UsageRow()).add(row)
         yield requests
-        for k, name, text in (
-            (0, "knapcache_usd_spent", "US dollars paid to upstreams. Only answers of known price."),
-            (
-                1,
-                "knapcache_usd_saved",
-                "US dollars not spent because the answer came from the cache. Only answers of known price.",
-            ),
-            (
-                2,
-                "knapcache_seconds_saved",
-                "Seconds of upstream time not needed because the answer came from the cache.",
-            ),
-            (
-                3,
-                "knapcache_tokens_saved",
-                "Tokens that no upstream had to process because the answer came from the cache.",
-            ),
-        ):
-            family = CounterMetricFamily(name, text, labels=["endpoint", "model", "tenant"])
+        for name, text in AMOUNTS.items():
+            family = CounterMetricFamily(f"knapcache_{name}", text, labels=["endpoint", "model", "tenant"])
             for where, row in sums.items():
-                family.add_metric(where, row[k])
+                family.add_metric(where, getattr(row, name))
             yield family
         calls = CounterMetricFamily(
             "knapcache_calls",
@@ -294,6 +288,8 @@ class Metrics(Collector):
         store = stats.get("store") or {}
         text = "Nodes of the shared store's engine that do not answer; 0 without a shared store."
         yield GaugeMetricFamily("knapcache_engine_nodes_away", text, store.get("breakers_open", 0))
+        text = "Nodes of the shared store's engine that answer and take no writes; 0 without a shared store."
+        yield GaugeMetricFamily("knapcache_engine_nodes_read_only", text, store.get("read_only_nodes", 0))
         faults = CounterMetricFamily("knapcache_store_faults", "Faults of the store, by kind.", labels=["fault"])
         for fault in STORE_FAULTS:
             faults.add_metric([fault], store.get(fault) or stats.get(fault) or 0)

@@ -14,7 +14,15 @@ from pathlib import Path
 
 from knapcache.cache import Cache
 from knapcache.errors import InvalidInput
-from knapcache.serve.observe.events import Event, EventBuffer, EventConsumer, VerdictConsumer, VerdictEvent
+from knapcache.serve.observe.events import (
+    Event,
+    EventBuffer,
+    EventConsumer,
+    PaymentConsumer,
+    PaymentEvent,
+    VerdictConsumer,
+    VerdictEvent,
+)
 from knapcache.serve.observe.history import History
 from knapcache.serve.observe.logs import AccessLog, dropped_lines
 from knapcache.serve.observe.loop_watchdog import LoopWatchdog
@@ -98,6 +106,13 @@ class EventPipeline:
             for consumer in self._consumers:
                 if isinstance(consumer, VerdictConsumer):
                     consumer.consume_verdicts(verdicts)
+
+    def consume_payments(self, payments: Sequence[PaymentEvent]) -> None:
+        """Pass payments to the consumers that count them."""
+        if payments:
+            for consumer in self._consumers:
+                if isinstance(consumer, PaymentConsumer):
+                    consumer.consume_payments(payments)
 
     def close(self) -> None:
         """Write what is still buffered and close the files."""

@@ -46,6 +46,7 @@ class PublishedUpstream(_Document):
     failing_since: Time | None
     reason: str
     failed: Count
+    last_failure: Time | None = None
     health: Literal["healthy", "open", "half-open"] = "healthy"
     open_until: Time | None = None
 

@@ -7,7 +7,7 @@
     days
 
 The event loop only copies the newest events. A thread packs, compresses and sends: 3 ms in INTERVAL seconds. While the
-engine is away nothing is published, and `away_since` says so; the next success publishes everything again.
+engine is away, or takes no writes, nothing is published; the next success publishes everything again.
 """
 
 from __future__ import annotations
@@ -57,10 +57,6 @@ class ProxyPublisher:
         self._published: int | None = None
         """`History.changes` of the last published part `open`."""
         self._boundary: Boundary | None = None
-        self.away_since: float | None = None
-        """Unix time since which the engine does not answer."""
-        self.reason = ""
-        """Why it does not."""
         self._refused = False
 
     async def run(self) -> None:
@@ -71,7 +67,7 @@ class ProxyPublisher:
             await asyncio.sleep(INTERVAL)
 
     def publish(self, recent: list[tuple[int, Event]], upstreams: list[dict[str, Any]]) -> None:
-        """Publish everything that has changed. An engine that is away is noted, not raised."""
+        """Publish everything that has changed, if the engine takes it."""
         with self._lock:
             try:
                 self._publish_history()
@@ -82,16 +78,8 @@ class ProxyPublisher:
                     "upstreams": upstreams,
                 }
                 self._put("status", encode_status(status, recent), STATUS_SECONDS)
-            except StoreError as error:
+            except StoreError:  # the store logs its state
                 self._published = self._boundary = None  # the engine may have lost its data
-                self.reason = str(error)
-                if self.away_since is None:
-                    self.away_since = time.time()
-                    log.warning("The shared store does not answer: %s. Requests go to the upstreams.", error)
-            else:
-                if self.away_since is not None:
-                    log.warning("The shared store answers again, after %.1f s.", time.time() - self.away_since)
-                self.away_since, self.reason = None, ""
 
     def _publish_history(self) -> None:
         boundary, changes = self._history.boundary(), self._history.changes

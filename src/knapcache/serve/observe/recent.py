@@ -8,6 +8,7 @@ Proxies of a shared store number their requests by time, in microseconds: so the
 
 from __future__ import annotations
 
+import operator
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -34,11 +35,11 @@ class RecentRequests:
             self._events.append((self.serial, without_positions(event)))
 
     def after(self, serial: int, limit: int) -> dict[str, Any]:
-        """Return the newest `limit` requests whose serial is larger, oldest first."""
+        """Return the newest `limit` requests whose serial is larger, in the order in which they arrived."""
         if serial > self.serial:
             serial = 0
         rows = [row_of(number, event) for number, event in self.newest(limit) if number > serial]
-        return {"serial": self.serial, "rows": rows}
+        return {"serial": self.serial, "rows": by_arrival(rows)}
 
     def newest(self, limit: int) -> list[tuple[int, Event]]:
         """Return serial and event of the newest requests, oldest first."""
@@ -57,6 +58,11 @@ def earlier(event: Event, events: Sequence[Event]) -> list[Event]:
     """Return those of the events that were for the same key and arrived earlier, oldest first."""
     found = [one for one in events if one.key == event.key and one.time < event.time]
     return sorted(found, key=lambda one: one.time)
+
+
+def by_arrival(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows in the order in which the requests arrived. Serials have the order in which they finished."""
+    return sorted(rows, key=operator.itemgetter("time"))
 
 
 def serial_at(now: float) -> int:

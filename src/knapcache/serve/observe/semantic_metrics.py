@@ -7,6 +7,7 @@ from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from knapcache.semantic.reasons import FAILURES
 from knapcache.serve.observe.events import MATCH_KINDS
 from knapcache.serve.observe.labels import MAX_LABELS
 from knapcache.serve.observe.semantic_totals import SOURCES, VERDICTS, SemanticTotals
@@ -28,13 +29,21 @@ def collect_semantic(totals: SemanticTotals, reports: ScopeReports) -> Iterator[
         "Matches that were judged, by source (shadow, audit, feedback) and verdict. All but `same` count as wrong.",
         labels=["scope", "source", "verdict"],
     )
+    failures = CounterMetricFamily(
+        "knapcache_semantic_failures",
+        "Requests that the semantic tier could not look up, by reason.",
+        labels=["scope", "reason"],
+    )
     for name, one in scopes:
+        for reason in FAILURES:
+            failures.add_metric([name, reason], one.reasons.get(reason, 0))
         for kind in MATCH_KINDS:
             requests.add_metric([name, kind], one.kinds.get(kind, 0))
         for source in SOURCES:
             for verdict in VERDICTS:
                 labels.add_metric([name, source, verdict], one.labels.get(f"{source} {verdict}", 0))
     yield requests
+    yield failures
     yield labels
     for field, metric, text in (
         ("seconds", "knapcache_semantic_seconds", "Time that the tier took before its requests went on."),

@@ -36,7 +36,7 @@ class ScopeTotals:
     labels: dict[str, int] = field(default_factory=dict)
     """Labels by source and verdict, as in `shadow same`."""
     reasons: dict[str, int] = field(default_factory=dict)
-    """Requests by the exclusion or the veto that kept them from a match."""
+    """Requests by the exclusion, the veto or the failure that kept them from a match."""
     seconds: float = 0.0
     """Time that the tier took before the requests went on."""
     usd_saved: float = 0.0
@@ -71,7 +71,7 @@ class ScopeTotals:
         kind = semantic.kind if semantic.kind in MATCH_KINDS else "failed"
         add_to(self.kinds, kind)
         self.seconds += semantic.seconds
-        if semantic.reason and kind in ("none", "excluded"):
+        if semantic.reason and kind in ("none", "excluded", "failed"):
             reason = printable(semantic.reason)
             add_to(self.reasons, reason if reason in self.reasons or len(self.reasons) < MAX_REASONS else OTHER)
         if kind == "served" and event.usd is not None:

@@ -19,7 +19,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from knapcache.errors import InvalidInput, MissingExtra
+from knapcache.errors import InvalidInput, MissingExtra, install_command
 from knapcache.serve.observe.events import Event
 from knapcache.serve.observe.labels import MAX_LENGTH
 from knapcache.threads import BatchWorker
@@ -50,7 +50,7 @@ class Tracing:
             from opentelemetry.trace import SpanKind, Status, StatusCode
             from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
         except ImportError:
-            raise MissingExtra("traces need OpenTelemetry: pip install 'knapcache[telemetry]'") from None
+            raise MissingExtra(f"traces need OpenTelemetry: {install_command('telemetry')}") from None
 
         ended: list[ReadableSpan] = []
 

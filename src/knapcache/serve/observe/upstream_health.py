@@ -4,6 +4,8 @@ calls     every call, retries included
 errors    calls without a complete response, or with a status of 500 or more
 failing   from a request that the upstream failed until one that it answered with a status below 400. A request whose
           retry was answered is no failure
+failing_now   it is failing, and its last failure is younger than RECENT seconds or it is open. Without requests since,
+          its present state is not known: the page and /healthz report none
 
 A failure is a call without a complete response, or a status of 500 or more. With a key of the proxy's own it is also
 401, 403 or 429: then it serves no caller. With callers' keys these statuses concern one caller. Other statuses, such as
@@ -22,7 +24,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -33,6 +35,8 @@ from knapcache.units import counted
 log = logging.getLogger("knapcache.serve")
 
 QUIET = 60.0
+RECENT = 60.0
+"""Seconds for which a failure is reported as the present state."""
 HEALTH_STATES = ("healthy", "open", "half-open")
 REJECTED = (401, 403, 429)
 """Statuses that fail an upstream if the key is the proxy's."""
@@ -52,6 +56,8 @@ class UpstreamState:
         self.reason = ""
         self.failed = 0
         """Requests that it has failed since then."""
+        self.last_failure: float | None = None
+        """Unix time of the last of them."""
         self.fallback = ""
         """The upstream that has answered the last request that this one failed; empty: none has."""
         self._open_until = 0.0
@@ -96,6 +102,7 @@ class UpstreamState:
         if self.failing_since is None:
             self.failing_since, self.failed = now, 0
         self.failed += 1
+        self.last_failure = now
         self.reason, self.fallback = reason, answered
         if not self._logged and now - self._recovered >= QUIET:
             self._logged = True
@@ -109,12 +116,13 @@ class UpstreamState:
             seconds = max(0.0, now - self.failing_since)
             log.warning("upstream %s answers again: it failed %s in %.1f s.", self.name, requests, seconds)
             self._recovered = now
-        self.failing_since, self.reason, self.fallback, self._logged = None, "", "", False
+        self.failing_since = self.last_failure = None
+        self.reason, self.fallback, self._logged = "", "", False
 
     def report(self) -> dict[str, Any]:
         """Return the state for the admin API."""
         until = self._open_until
-        return {
+        row = {
             "name": self.name,
             "state": "ok" if self.failing_since is None else "failing",
             "calls": self.calls,
@@ -122,10 +130,12 @@ class UpstreamState:
             "failing_since": self.failing_since,
             "reason": self.reason,
             "failed": self.failed if self.failing_since is not None else 0,
+            "last_failure": self.last_failure,
             "fallback": self.fallback,
             "health": "healthy" if not until else "open" if until > time.time() else "half-open",
             "open_until": until or None,
         }
+        return row | {"failing_now": fails_now(row)}
 
 
 class UpstreamHealth:
@@ -146,6 +156,12 @@ class UpstreamHealth:
     def report(self) -> list[dict[str, Any]]:
         """Return one row for each upstream, in the order of the settings."""
         return [state.report() for state in self._upstreams.values()]
+
+
+def fails_now(row: Mapping[str, Any]) -> bool:
+    """Return whether the row of a failing upstream says what is now: a failure of the last minute, or it is open."""
+    recent = row["last_failure"] is not None and time.time() - row["last_failure"] < RECENT
+    return bool(row["state"] == "failing" and (recent or row["health"] == "open"))
 
 
 def status_words(status: int) -> str:

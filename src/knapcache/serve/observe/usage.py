@@ -1,8 +1,24 @@
-"""Usage: counts and sums over some requests, and what they would have cost otherwise.
+"""Usage: the definition of requests, of what was spent and of what was saved.
 
-    requests    = hits + similar + coalesced + stale + misses + bypasses + passthrough + failed
+History, metrics, admin API and page all count with `UsageRow`. Limits count the same payments (limits/limited_call.py).
+
+    request     what a client sent below /v1, whatever came of it. Each input of a request for several embeddings counts
+                as one, because each has a key, an outcome and a cost of its own
+    requests    = hits + similar + coalesced + stale + misses + bypasses + passthrough + failed (or rejected)
+    from cache  = hits + similar + coalesced + stale                the hit rate is their share of all requests
+    spent       what every call of an upstream cost that was paid for: misses, bypasses, failed calls that report a
+                usage, refreshes of stale answers, and calls of the semantic tier's judge
+    saved       what the answers from the cache had cost when they were paid for
     would(none) = spent + saved                         without a cache every answer is paid for
     would(p)    = spent + saved − what policy p would have saved
+
+A call is paid for if the upstream answers it with a status below 400, or with a usage that has a price. If its cost is
+not known (no usage, a usage that contradicts itself, an answer that broke off), it adds no dollars: it counts as
+`unpriced`. Spend limits then count an estimate, which is summed up in `usd_estimated` for callers with limits:
+
+    counted by a spend limit = usd_spent + usd_estimated
+
+Passthrough requests have no price.
 
 What p would have saved comes from a shadow. Requests without a key and answers that may not be stored cost the same
 with every policy, so shadows do not see them. For a time without a shadow of p, p has saved nothing. A row of one
@@ -26,7 +42,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from knapcache.errors import InvalidInput
-from knapcache.serve.observe.events import SAVED, Event
+from knapcache.serve.observe.events import SAVED, Event, PaymentEvent
 
 COUNTED_AS = {
     "hit": "hits",
@@ -70,7 +86,9 @@ class UsageRow:
     evictions: int = 0
     """Entries that were evicted, and answers not admitted, for lack of space. Only in rows of times, not of names."""
     similar: int = 0
-    """Answers to similar questions, served by the semantic tier. Last, because older files have no such number."""
+    """Answers to similar questions, served by the semantic tier."""
+    usd_estimated: float = 0.0
+    """Dollars that limits have counted for calls whose cost is not known. Last: older files do not have it."""
     shadows: dict[str, float] = field(default_factory=dict)
     """Savings of other policies on the same requests, by name."""
 
@@ -98,6 +116,20 @@ class UsageRow:
             self.usd_spent += usd or 0.0
             self.seconds_spent += event.upstream_seconds
             self.cost_spent += cost
+        if event.usd_estimated:
+            self.usd_estimated += event.usd_estimated
+
+    def count_payment(self, payment: PaymentEvent) -> None:
+        """Add a call in the background, which is no request."""
+        if payment.usd is not None:
+            self.priced += 1
+        elif payment.cost > 0.0:
+            self.unpriced += 1
+        self.tokens_spent += payment.tokens
+        self.usd_spent += payment.usd or 0.0
+        self.seconds_spent += payment.seconds
+        self.cost_spent += payment.cost
+        self.usd_estimated += payment.usd_estimated
 
     def add(self, other: UsageRow) -> None:
         """Add all requests of another row."""
@@ -108,14 +140,18 @@ class UsageRow:
         for name, saved in other.shadows.items():
             self.shadows[name] = self.shadows.get(name, 0.0) + saved
 
-    def would(self) -> dict[str, float]:
-        """Return what these requests would have cost without a cache and with other policies, in the policy's unit."""
-        uncached = self.cost_spent + self.cost_saved
-        return {NO_CACHE: uncached} | {name: uncached - saved for name, saved in self.shadows.items()}
+    def would(self, policies: Iterable[str] = ()) -> dict[str, float]:
+        """Return what these requests would have cost without a cache and with other policies, in the policy's unit.
 
-    def report(self) -> dict[str, Any]:
-        """Return the row for the admin API."""
-        return {name: getattr(self, name) for name in NUMBERS} | {"would": self.would()}
+        policies   have a cost also if the row does not have them: they have saved nothing
+        """
+        uncached = self.cost_spent + self.cost_saved
+        saved = dict.fromkeys(policies, 0.0) | self.shadows
+        return {NO_CACHE: uncached} | {name: uncached - each for name, each in saved.items()}
+
+    def report(self, policies: Iterable[str] = ()) -> dict[str, Any]:
+        """Return the row for the admin API, with these policies."""
+        return {name: getattr(self, name) for name in NUMBERS} | {"would": self.would(policies)}
 
     def to_list(self) -> list[Any]:
         """Return the row for the history file: numbers in field order, then the shadows if there are any."""

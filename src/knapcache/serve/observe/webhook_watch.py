@@ -3,7 +3,7 @@
 The owner process looks every CHECK_INTERVAL seconds, and sends one event for each change. A state that changes and
 changes back between two looks is not reported.
 
-    hit rate fallen   hits / requests of the last hour < half of that of the last 24 hours, with at least MIN_HOUR
+    hit rate fallen   hit rate (usage.py) of the last hour < half of that of the last 24 hours, with at least MIN_HOUR
                       requests in the hour and MIN_DAY in the day. Reported again only after it was above that once
 """
 
@@ -23,8 +23,6 @@ BUCKET = 300.0
 """Seconds of requests that are counted together."""
 HOUR_BUCKETS, DAY_BUCKETS = 12, 288
 MIN_HOUR, MIN_DAY = 100, 1000
-HITS = frozenset({"hit", "similar", "coalesced", "stale"})
-COUNTED = HITS | {"miss"}
 
 
 class HitRateWindow:
@@ -76,10 +74,9 @@ class StateWatcher:
         self._fallen = False
 
     def consume(self, events: Sequence[Event]) -> None:
-        """Count hits and misses."""
+        """Count requests and hits."""
         for event in events:
-            if event.outcome in COUNTED:
-                self._hit_rate.add(self._clock(), event.outcome in HITS)
+            self._hit_rate.add(self._clock(), event.saved)
 
     def look(self) -> None:
         """Send an event for each change."""

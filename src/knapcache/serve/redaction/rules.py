@@ -1,7 +1,7 @@
 """The rules of the setting `redact`: built-in ones by name, and regular expressions.
 
     emails   addresses                                                       [email]
-    keys     API keys of common providers, bearer tokens, JWTs, private keys [key]
+    keys     API keys, bearer tokens, JWTs, private keys, passwords in URLs   [key]
     cards    card numbers: 13 to 19 digits with a valid check digit          [card]
     other    a regular expression (linear_regex.py)                          [redacted]
 
@@ -25,6 +25,11 @@ DOMAIN = r"(?:[\w-]++(?:\.[\w-]++)++|\[[0-9A-Fa-f:.IPv]{2,60}+\])"
 LOCAL = r"[\w.!#$%&'*+/=?^`{|}~-]"
 EMAIL = re.compile(rf'(?:"[^"\n]{{1,64}}+"|(?<!{LOCAL}){LOCAL}++)@{DOMAIN}')
 TOKEN = "[A-Za-z0-9_-]"
+VALUE = "[A-Za-z0-9._~+/=-]"
+IS = r"""\\?+["']?+\s{0,4}+[:=]\s{0,4}+\\?+["']?+"""
+"""Between the name of a field and its value, in JSON, in JSON inside a text, and in settings."""
+PRIVATE = r"[A-Z0-9\ ]{0,40}?PRIVATE\ KEY(?:\ BLOCK)?-----"
+"""The end of the first and of the last line of a private key: of RSA, EC, OPENSSH, PGP and others, or encrypted."""
 KEY = re.compile(
     rf"""
     (?<![A-Za-z0-9])(?:
@@ -36,10 +41,16 @@ KEY = re.compile(
       | (?:AKIA|ASIA)[0-9A-Z]{{16}}                      # AWS
       | xox[abeoprs]-{TOKEN}{{10,}}+                     # Slack
     )
+  # After a letter or a digit, where prefixes are also the ends of words (task-…): only what has the form of a key.
+  | sk-(?:proj|ant|or|svcacct|admin)-{TOKEN}{{16,}}+ | sk-(?=[A-Za-z]{{0,24}}[0-9])[A-Za-z0-9]{{20,}}+
+  | gh[pousr]_[A-Za-z0-9]{{30,}}+ | github_pat_{TOKEN}{{16,}}+ | gsk_[A-Za-z0-9]{{30,}}+ | hf_[A-Za-z0-9]{{30,}}+
+  | AIza{TOKEN}{{30,}}+ | (?:AKIA|ASIA)[0-9A-Z]{{16}} | xox[abeoprs]-[0-9]{TOKEN}{{10,}}+
   | (?<!{TOKEN})eyJ{TOKEN}{{8,}}+\.{TOKEN}{{8,}}+(?:\.{TOKEN}*+)?                 # JWT
-  | (?<![A-Za-z])(?i:bearer)\s{{1,8}}+[A-Za-z0-9._~+/=-]{{12,}}+
-  | (?<![A-Za-z])(?i:(?:x-)?api[_-]?key)["']?+\s{{0,4}}+[:=]\s{{0,4}}+["']?+[A-Za-z0-9._~+/=-]{{12,}}+
-  | -----BEGIN\ [A-Z ]{{0,40}}PRIVATE\ KEY-----[^-]*+(?:-----END\ [A-Z ]{{0,40}}PRIVATE\ KEY-----)?
+  | (?<![A-Za-z])(?i:bearer)\s{{1,8}}+{VALUE}{{12,}}+
+  | (?<![A-Za-z])(?i:authorization){IS}[A-Za-z]{{2,12}}+\s{{1,4}}+{VALUE}{{8,}}+
+  | (?i:api[_-]?key|secret[_-]?key|access[_-]?key|client[_-]?secret|access[_-]?token){IS}{VALUE}{{12,}}+
+  | (?<=://)[^/\s:@"'\\]{{0,64}}+:[^/\s@"'\\]{{1,256}}+(?=@)                                 # user:password
+  | -----BEGIN\ {PRIVATE}(?:[^-]++|-(?!----END\ {PRIVATE}))*+(?:-----END\ {PRIVATE})?  # or to the end
     """,
     re.VERBOSE,
 )
@@ -104,8 +115,11 @@ BUILT_IN: dict[str, Rule] = {"emails": redact_emails, "keys": redact_keys, "card
 
 
 def redaction_rules(names: Iterable[str]) -> list[Rule]:
-    """Return the rules of the setting `redact`, or raise InvalidInput."""
-    return [_rule(name) for name in names]
+    """Return the rules of the setting `redact`, or raise InvalidInput.
+
+    `keys` comes first: the rule for addresses would take the end of a password in a URL.
+    """
+    return [_rule(name) for name in sorted(names, key=lambda name: name != "keys")]
 
 
 def _rule(name: str) -> Rule:

@@ -21,7 +21,7 @@ from pydantic_settings import EnvSettingsSource
 from knapcache.errors import InvalidInput, reason_text
 from knapcache.serve.settings import AdminTokenSettings, RouteSettings, Settings, TenantSettings, UpstreamSettings
 from knapcache.serve.settings.limits import LimitSettings
-from knapcache.serve.settings.problems import suggestion
+from knapcache.serve.settings.problems import known_names, unknown_setting
 from knapcache.serve.settings.value_types import SECRETS_NEEDED, byte_size, byte_size_or_zero, duration
 from knapcache.serve.settings.webhooks import WebhookSettings
 
@@ -96,6 +96,9 @@ def from_text(pairs: list[str]) -> dict[str, Any]:
         name, equals, value = pair.partition("=")
         if not equals or not name.strip():
             raise InvalidInput(f"--set takes name=value, not {name[:40]!r}")  # never the value: it may be a secret
+        table, _, inner = name.strip().partition(".")
+        if inner and (names := known_names(Settings, [table, inner])):
+            raise InvalidInput(f'unknown setting {name.strip()}: a table is given as JSON, {table}={{"{names[0]}": …}}')
         found[name.strip()] = read_text(value.strip())
     return found
 
@@ -120,7 +123,7 @@ def unknown_variables() -> list[str]:
         if name.endswith("_PORT") and os.environ[variable].startswith(PORTS):
             continue
         if name.lower() not in Settings.model_fields:
-            lines.append(f"unknown setting {variable}{suggestion(name.lower(), list(Settings.model_fields))}")
+            lines.append(unknown_setting([name.lower()], Settings, shown=variable))
     return lines
 
 

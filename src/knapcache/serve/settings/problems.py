@@ -5,12 +5,13 @@ The given value is omitted if it may be a secret, such as a key in place of its 
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+
+from knapcache.errors import suggestion
 
 SECRET_FIELDS = {
     "admin_token", "digest", "headers", "key_env", "keys", "otlp_endpoint", "proxy", "secret",
@@ -19,6 +20,7 @@ SECRET_FIELDS = {
 """Settings whose values may be or contain secrets, also by mistake: a password in a URL, a key in key_env."""
 SECRET_TABLES = {"admin_tokens", "upstreams", "tenants", "prices", "webhook"}
 """Settings whose unparsed text may contain any of these fields."""
+LIST_SETTINGS = "`knapcache serve --show-settings` lists them"
 MAX_SHOWN = 60
 """Characters of a value in a message."""
 
@@ -34,14 +36,14 @@ def _line(detail: Any, model: type[BaseModel]) -> str:
     where = [step for step in detail["loc"] if not _is_union_branch(step)]
     name = setting_path(where)
     if detail["type"] == "extra_forbidden":
-        return f"unknown setting {name}{suggestion(str(where[-1]), known_names(model, where))}"
+        return unknown_setting(where, model)
     if detail["type"] == "missing":
         return f"{name} is missing"
     text = plain_message(detail["type"], detail["msg"])
     if not name:
         return text
     hidden = any(step in SECRET_FIELDS for step in where) or where[-1] in SECRET_TABLES or isinstance(where[-1], int)
-    plain = detail["input"] is None or isinstance(detail["input"], (str, int, float, bool))
+    plain = isinstance(detail["input"], (str, int, float, bool))
     given = shorten(detail["input"])
     suffix = "" if hidden or not plain or ", not " in text or given in text else f", not {given}"
     return f"{name}: {text}{suffix}"
@@ -87,7 +89,8 @@ def known_names(model: type[BaseModel], where: Sequence[str | int]) -> list[str]
     return list(kinds[0].model_fields) if kinds else []
 
 
-def suggestion(name: str, names: Sequence[str]) -> str:
-    """Return ": did you mean …?" for a close match, or an empty string."""
-    found = difflib.get_close_matches(name, names, 1)
-    return f": did you mean {found[0]}?" if found else ""
+def unknown_setting(where: Sequence[str | int], model: type[BaseModel], shown: str = "") -> str:
+    """Return the line for a setting that does not exist. shown: its name, if that is not its location."""
+    otherwise = LIST_SETTINGS if len(where) == 1 else None
+    hint = suggestion(str(where[-1]), known_names(model, where), otherwise)
+    return f"unknown setting {shown or setting_path(where)}{hint}"

@@ -200,7 +200,9 @@ def existing_file(path: Path) -> Path:
 def tls_key(key: Path | None, info: ValidationInfo) -> Path | None:
     """Check that tls_key is set if and only if tls_cert is."""
     if "tls_cert" in info.data and (key is None) != (info.data["tls_cert"] is None):
-        raise InvalidInput("must be set together with tls_cert, not alone")
+        if key is None:
+            raise InvalidInput("is missing, and tls_cert needs it: the PEM file of the private key (--tls-key FILE)")
+        raise InvalidInput("needs tls_cert, the PEM file of the certificate (--tls-cert FILE)")
     return key
 
 

