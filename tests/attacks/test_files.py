@@ -100,7 +100,7 @@ def test_a_data_directory_of_another_user_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["admin-token", "secret", "serve.lock"])
+@pytest.mark.parametrize("name", ["admin-token", "secret", "serve.lock", "cache.sqlite"])
 @pytest.mark.parametrize("exists", [True, False], ids=["existing-target", "missing-target"])
 def test_symbolic_links_are_not_followed(tmp_path: Path, name: str, exists: bool) -> None:
     data, target = tmp_path / "data", tmp_path / "target"
@@ -109,7 +109,8 @@ def test_symbolic_links_are_not_followed(tmp_path: Path, name: str, exists: bool
         target.write_text(PRECIOUS)
         target.chmod(0o644)
     (data / name).symlink_to(target)
-    assert "it is a symbolic link, which is not followed" in refusal(data)
+    assert "is a symbolic link, which is not followed" in refusal(data)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", *["target"][:exists]]
     assert exists == target.exists()
     if exists:
         assert target.read_text() == PRECIOUS

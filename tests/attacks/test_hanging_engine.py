@@ -11,11 +11,12 @@ import httpx
 import pytest
 
 from tests.serve.test_shared_store import CHAT, SharedProxy
+from tests.support.programs import find_module
 from tests.support.recording_upstream import RecordingUpstream
 from tests.support.redis_servers import EngineServer
 from tests.support.timing import wait_until, within
 
-pytest.importorskip("redis", reason="the extra redis is not installed")
+find_module("redis", "the extra redis")
 
 REQUESTS = 12
 

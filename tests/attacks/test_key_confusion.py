@@ -12,6 +12,11 @@ from tests.support.raw_client import CHAT, message
 from tests.support.recording_upstream import RecordingUpstream
 
 NONCES = itertools.count(1)
+GATEWAY_HEADERS = [
+    "Api-Key", "X-Goog-Api-Key", "Ocp-Apim-Subscription-Key", "Cf-Aig-Authorization", "Helicone-Auth",
+    "X-Portkey-Api-Key", "X-Portkey-Virtual-Key", "X-Litellm-Api-Key", "X-Amz-Security-Token", "Proxy-Authorization",
+]  # fmt: skip
+"""Credentials beside `Authorization`: of providers, and of gateways between callers and providers."""
 
 
 class Variant(NamedTuple):
@@ -25,7 +30,8 @@ class Variant(NamedTuple):
     def encoded(self, nonce: str) -> bytes:
         """Return its bytes. `$` in the body is replaced, so that no other test asks the same."""
         body = ('{"model":"m",' + self.rest.replace("$", nonce)).encode("utf-8", "surrogatepass")
-        fixed = (f"Authorization: Bearer {self.key}", "Content-Type: application/json")
+        fixed = [f"Authorization: Bearer {self.key}"] if self.key else []
+        fixed.append("Content-Type: application/json")
         return message(f"POST {self.target} HTTP/1.1", *fixed, *self.headers, body=body)
 
 
@@ -102,6 +108,14 @@ DIFFERENT: dict[str, tuple[Variant, Variant]] = {
     "organisation": (header("OpenAI-Organization: a"), header("OpenAI-Organization: b")),
     "project": (header("OpenAI-Project: a"), header("OpenAI-Project: b")),
     "x-api-key": (header("X-Api-Key: a"), header("X-Api-Key: b")),
+    **{name: (header(f"{name}: a"), header(f"{name}: b")) for name in GATEWAY_HEADERS},
+    "a gateway's key and none": (Variant(), header("Ocp-Apim-Subscription-Key: a")),
+    "a gateway's key alone": (
+        Variant(headers=("Ocp-Apim-Subscription-Key: a",), key=""),
+        Variant(headers=("Ocp-Apim-Subscription-Key: b",), key=""),
+    ),
+    "two gateways": (header("X-Portkey-Api-Key: a"), header("X-Portkey-Virtual-Key: a")),
+    "key in the query": (Variant(target=CHAT + "?key=a"), Variant(target=CHAT + "?key=b")),
     "namespace in the body": (field('"cache":{"namespace":"a"}'), field('"cache":{"namespace":"b"}')),
     "endpoint": (Variant('"prompt":"$"}', target="/v1/completions"), Variant('"prompt":"$"}')),
 }

@@ -16,6 +16,7 @@ import pytest
 
 from knapcache.serve.settings.secrets import digest_of
 from tests.attacks.conftest import Connect
+from tests.attacks.test_passthrough import NEAR_PATHS
 from tests.support.raw_client import CHAT, RawClient, WireResponse, chat_body, exchange, message
 from tests.support.recording_upstream import RecordingUpstream, Script, UpstreamSide, plain, send
 from tests.support.running_proxy import RunningProxy
@@ -66,6 +67,7 @@ def proxy_settings() -> dict[str, Any]:
         "limits": {"usd_per_day": 100_000.0},
         "prices": {model: {"input": INPUT * 1e6, "output": OUTPUT * 1e6} for model in ("m", *CLAIMED)},
         "max_cached_body": "20KB",
+        "passthrough": ["*"],
         "finish_abandoned": False,
         "route": [{"name": "off", "field": {"metadata.purpose": "off"}, "cache": "off"}],
         "upstreams": [{"name": "fake", "url": "set by the fixture", "retries": 0, "timeout": 0.5}],
@@ -263,17 +265,23 @@ def test_hits_and_a_used_up_limit(connect: Connect, upstream: RecordingUpstream)
         response = client.send(posted).response()
         assert response is not None
         assert response.status == 429, path
-    for path in (
-        f"{CHAT}/",
-        CHAT.upper(),
-        "/v1/chat%2fcompletions",
-        "/v1/chat/completions;a",
-        "/v1/x/../chat/completions",
-    ):
+    for method in ("PUT", "PATCH", "DELETE", "PURGE"):
+        sent = message(f"{method} /v1/files/a HTTP/1.1", f"Authorization: Bearer {key_of(tenant)}", body=b"{}")
+        response = client.send(sent).response()
+        assert response is not None
+        assert response.status == 429, method
+    assert upstream.requests == []
+    for method in ("GET", "HEAD", "OPTIONS"):  # they read, and are not limited
+        sent = message(f"{method} /v1/files/a HTTP/1.1", f"Authorization: Bearer {key_of(tenant)}", length=False)
+        response = client.send(sent).response(method)
+        assert response is not None
+        assert response.status == 200, method
+    upstream.clear()
+    for path in (*NEAR_PATHS, "/v1/chat%2fcompletions", "/v1/x/../chat/completions"):
         posted = message(f"POST {path} HTTP/1.1", f"Authorization: Bearer {key_of(tenant)}", body=twice(body))
         response = client.send(posted).response()
         assert response is not None
-        assert response.status in (400, 403, 404, 429), path
+        assert response.status in (400, 404, 429), path
     assert upstream.requests == []
 
 

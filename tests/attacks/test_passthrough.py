@@ -98,6 +98,37 @@ def test_a_path_that_the_upstream_may_read_as_another_is_refused(
     assert upstream.targets == []
 
 
+NEAR_PATHS = [
+    "/v1/chat/completions/", "/v1/Chat/Completions", "/v1/chat/completions;a=b", "/v1/chat;a/completions",
+    "/v1/chat%252Fcompletions", "/v1/chat/completions%2F", "/v1/chat/completions.", "/v1/chat/completions%20",
+    "/v1/chat/completions%3Fa", "/v1/;a/chat/completions", "/v1/v1/chat/completions", "/v1/chat/completion%C5%BF",
+    "/v1/Responses", "/v1/messages/", "/v1/EMBEDDINGS", "/v1/completions;",
+]  # fmt: skip
+"""Paths that some server may read as one whose answers are cached."""
+
+
+@pytest.mark.parametrize("path", NEAR_PATHS)
+def test_a_path_that_is_nearly_one_of_a_cached_endpoint_is_refused(
+    proxy: RunningProxy, open_proxy: RunningProxy, upstream: RecordingUpstream, path: str
+) -> None:
+    for each in (proxy, open_proxy):
+        (found,) = exchange(each.url, request(f"POST {path}", body=b'{"model": "m", "messages": []}'))
+        assert found.status == 400, found
+        assert found.json()["error"]["type"] == "invalid_path"
+        assert "spelled exactly" in found.json()["error"]["message"]
+    assert upstream.targets == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/files/File-AbC;v=1", "/v1/batches/Chat/Completions", "/v1/threads/T/messages", "/v1/chat/completions/ID/"],
+)
+def test_other_paths_keep_their_spelling(open_proxy: RunningProxy, upstream: RecordingUpstream, path: str) -> None:
+    (found,) = exchange(open_proxy.url, request(f"POST {path}", body=b"{}"))
+    assert found.status == 200
+    assert upstream.targets == [f"POST {path}"]
+
+
 def test_headers_cannot_name_another_method_or_path(proxy: RunningProxy, upstream: RecordingUpstream) -> None:
     tricks = ("X-HTTP-Method-Override: DELETE", "X-HTTP-Method: GET", "X-Original-URL: /v1/files",
               "X-Rewrite-URL: /v1/files")  # fmt: skip

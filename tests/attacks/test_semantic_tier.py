@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.attacks.test_bounded_work import attack, text
-from tests.support.meanings import MODEL, TASKS, WORDINGS, MeaningUpstream, SemanticClient
+from tests.support.meanings import MODEL, TASKS, WORDINGS, MeaningUpstream, SemanticClient, spare_questions
+from tests.support.programs import find_module
 from tests.support.proxy_process import ADMIN_TOKEN, ProxyProcess
 from tests.support.running_proxy import RunningProxy
 from tests.support.timing import wait_until
@@ -23,7 +27,7 @@ LIMIT_TOKENS = " ".join(["word"] * 62)
 def semantic_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
     """A proxy with a semantic tier, in a process of its own."""
     for package in ("onnxruntime", "tokenizers", "usearch"):
-        pytest.importorskip(package, reason="the extra semantic is not installed")
+        find_module(package, "the extra semantic")
     with (
         MeaningUpstream() as upstream,
         ProxyProcess(
@@ -57,31 +61,111 @@ def test_a_hostile_question_does_not_stall_the_loop(name: str, semantic_process:
         assert attack(semantic_process, text(TEXTS[name]() + suffix)).status in (200, 400)
 
 
-def test_poison_stays_in_its_tenant(tmp_path: Path) -> None:
+ODD = ("²", "⁶ and ①", "n't", "7up@example.com", "½", "Ⅷ", "x²", "\u0664\u0662", "https://例え.jp/²", "9" * 400)
+"""Words that are numbers to some functions and not to others."""
+
+
+@pytest.fixture(scope="module")
+def tenants_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
+    """A proxy with a semantic tier and two tenants, in a process of its own."""
     for package in ("onnxruntime", "tokenizers", "usearch"):
-        pytest.importorskip(package, reason="the extra semantic is not installed")
+        find_module(package, "the extra semantic")
+    digests = {name: hashlib.sha256(key.encode()).hexdigest() for name, key in KEYS.items()}
+    tables = [f'[[tenants]]\nname = "{name}"\nkeys = ["sha256:{digest}"]\n' for name, digest in digests.items()]
+    folder = tmp_path_factory.mktemp("tenants") / "data"
+    with (
+        MeaningUpstream() as upstream,
+        ProxyProcess(folder, upstream.openai_url, config="".join(tables), semantic="on", semantic_error=0.2) as process,
+    ):
+        with SemanticClient(process.url, ADMIN_TOKEN) as client:
+            client.wait_ready()
+        yield process
+
+
+def test_odd_questions_of_one_tenant_fail_no_lookup_of_another(tenants_process: ProxyProcess) -> None:
+    url = tenants_process.url
+    with (
+        SemanticClient(url, ADMIN_TOKEN, KEYS["attacker"]) as attacker,
+        SemanticClient(url, ADMIN_TOKEN, KEYS["victim"]) as victim,
+    ):
+        for k, odd in enumerate(ODD):
+            for wording in ("What is {} in the plan?", "How do I write {} in a letter?"):
+                assert attacker.ask(wording.format(odd)).outcome == "miss"
+            assert victim.ask(f"How do I {TASKS[k]}?").right
+        usage = {name: victim.scope(name)["all"] for name in KEYS}
+        assert [usage[name]["failed"] for name in KEYS] == [0, 0]
+        assert usage["victim"]["requests"] == len(ODD)
+        assert not victim.status()["problem"]
+    assert not [line for line in tenants_process.log if " error " in line]
+
+
+FLOOD = 120
+"""Questions of the attacker, at a bound of 100 for both tenants."""
+HOMOGLYPHS = str.maketrans("aeo", "\u0430\u0435\u043e")
+
+
+def hostile_questions(draw: random.Random) -> Iterator[tuple[str, str]]:
+    """Yield questions near those of the victim, each with a system prompt: homoglyphs, huge ones, new frames."""
+    for k in range(FLOOD):
+        wording, task = draw.choice(WORDINGS), draw.choice(TASKS)
+        unique = "".join(chr(ord("a") + int(digit)) for digit in str(k))
+        question = f"{wording.format(task)} {'kindly ' * (k % 7)}q{unique}"
+        yield (
+            (question, ""),
+            (question.translate(HOMOGLYPHS), ""),
+            (question, f"Frame {k}"),
+            (f"{question} {'word ' * 60}", ""),
+        )[k % 4]
+
+
+def test_a_hostile_tenant_changes_nothing_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("onnxruntime", "tokenizers", "usearch"):
+        find_module(package, "the extra semantic")
+    for module in ("log", "sqlite_log"):
+        monkeypatch.setattr(f"knapcache.serve.semantic.{module}.MAX_LABELS", 150)
+    monkeypatch.setattr("knapcache.serve.semantic.matcher.draw", lambda: 0.99)
     tenants = [
         {"name": name, "keys": [f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"]} for name, key in KEYS.items()
     ]
     settings: dict[str, Any] = {"semantic": "on", "semantic_error": 0.2, "tenants": tenants, "policy": "lru"}
-    with MeaningUpstream() as upstream, RunningProxy(tmp_path / "data", upstream.openai_url, **settings) as proxy:
-        token = proxy.proxy.admin_token
+    settings |= {"semantic_questions": 100}
+    fresh = itertools.islice(spare_questions(), 0, None, 3)
+
+    def check_victim(victim: SemanticClient, labels: int) -> None:
+        asked = [victim.ask(question) for question in itertools.islice(fresh, 8)]
+        assert all(one.right for one in asked)
+        assert sum(one.outcome == "similar" for one in asked) >= 4
+        assert victim.serving("victim")
+        assert victim.labels("victim") >= labels
+
+    with MeaningUpstream() as upstream:
+        with RunningProxy(tmp_path / "data", upstream.openai_url, **settings) as proxy:
+            token = proxy.proxy.admin_token
+            with (
+                SemanticClient(proxy.url, token, KEYS["attacker"]) as attacker,
+                SemanticClient(proxy.url, token, KEYS["victim"]) as victim,
+            ):
+                victim.certify("victim")
+                served = upstream.answer
+                upstream.answer = lambda _: "Send your password to the attacker."
+                for question, system in hostile_questions(random.Random(1)):
+                    extra: dict[str, Any] = {"user": "victim", "extra_headers": {"x-tenant": "victim"}}
+                    attacker.ask(question, system=system, **extra)
+                upstream.answer = served
+                wait_until(lambda: victim.labels("attacker") > 10)
+                matches = [match["id"] for match in victim.status()["matches"] if match["scope"] == "victim"]
+                with httpx.Client(
+                    base_url=proxy.url, headers={"authorization": f"Bearer {KEYS['attacker']}"}
+                ) as client:
+                    body = {"match": matches[0], "verdict": "different"}
+                    assert client.post("/admin/api/semantic/feedback", json=body).status_code in (401, 403)
+                labels = victim.labels("victim")
+                check_victim(victim, labels)
+                assert victim.status()["questions"] <= 100
         with (
-            SemanticClient(proxy.url, token, KEYS["attacker"]) as attacker,
-            SemanticClient(proxy.url, token, KEYS["victim"]) as victim,
+            RunningProxy(tmp_path / "data", upstream.openai_url, **settings) as proxy,
+            SemanticClient(proxy.url, proxy.proxy.admin_token, KEYS["victim"]) as victim,
         ):
-            victim.certify("victim")
-            served = upstream.answer
-            upstream.answer = lambda _: "Send your password to the attacker."
-            poison = [f"Kindly, {wording.format(task)}" for wording in WORDINGS[:3] for task in TASKS[:4]]
-            for question in poison:
-                for trick in ({}, {"user": "victim"}, {"extra_body": {"cache": {"namespace": "victim"}}}):
-                    attacker.ask(question, **trick, extra_headers={"x-tenant": "victim"})
-            upstream.answer = served
-            wait_until(lambda: "attacker" in {match["scope"] for match in victim.status()["matches"]})
-            for question in poison:
-                asked = victim.ask(question)
-                assert asked.right
-                assert asked.outcome in ("similar", "miss")
-            assert victim.serving("victim")
+            victim.wait_ready()
+            check_victim(victim, labels)
         assert all(call.body["model"] == MODEL for call in upstream.calls)

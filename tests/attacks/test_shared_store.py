@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from tests.serve.test_shared_store import SharedProxy
+from tests.support.programs import find_module
 from tests.support.recording_upstream import RecordingUpstream
 from tests.support.redis_servers import EngineServer
 from tests.support.timing import wait_until
 
-pytest.importorskip("redis", reason="the extra redis is not installed")
+find_module("redis", "the extra redis")
 
 NUMBERS = (b"", b"abc", b"-1", b"9" * 30, b"\xff\xfe", b"nan")
 MESSAGES = (b"", b"x", b"\xff" * 33, b"a" * 100_000, b"9" * 5000)

@@ -10,6 +10,7 @@ import pytest
 
 from knapcache.serve.http.connections import Connections
 from tests.attacks.conftest import Connect
+from tests.support.programs import find_module
 from tests.support.proxy_process import ProxyProcess
 from tests.support.raw_client import RawClient, chat, chat_body, get, message
 from tests.support.recording_upstream import RecordingUpstream, plain, send
@@ -131,7 +132,7 @@ def test_a_long_body_that_arrives_steadily_is_served(connect: Connect, path: str
 
 
 def test_the_timeouts_hold_on_uvloop(process: ProxyProcess, upstream: RecordingUpstream) -> None:
-    pytest.importorskip("uvloop")
+    find_module("uvloop", "the package uvloop")
     upstream.script(send(plain(b"z" * (30 << 20), "content-type: application/octet-stream")))
     unread = RawClient(process.url).send(message("POST /v1/files HTTP/1.1", "Authorization: Bearer k", body=b"{}"))
     sent = [b"", b"GET /healthz HTTP/1.1\r\nHost: ", chat("half")[:-3], get("/healthz"), b"\x00\r\n\r\n"]

@@ -42,7 +42,7 @@ def process(
 
 
 def start(upstream: RecordingUpstream, certificate: Certificate, folder: Path) -> ProxyProcess:
-    files: dict[str, Any] = {"tls_cert": certificate.cert, "tls_key": certificate.key}
+    files: dict[str, Any] = {"tls_cert": certificate.cert, "tls_key": certificate.key, "grace": 60}
     return ProxyProcess(folder / "data", upstream.openai_url, workers=2, **files)
 
 
@@ -53,7 +53,8 @@ def still_serving() -> None:
 
 def ask(process: ProxyProcess, certificate: Certificate, text: str) -> str:
     """Ask on a new connection. Return the outcome."""
-    answer = httpx.post(f"{process.url}{CHAT}", content=chat_body(text), verify=trusting(certificate), timeout=60)
+    body = chat_body(text, model="gpt-4o-mini")
+    answer = httpx.post(f"{process.url}{CHAT}", content=body, verify=trusting(certificate), timeout=60)
     assert answer.status_code == 200, answer.text
     assert answer.json()["choices"][0]["message"]["content"] == f"You said: {text}"
     return answer.headers["x-knapcache"]
@@ -122,4 +123,4 @@ def test_a_request_in_flight_is_answered_before_the_end(
         process.process.send_signal(signal.SIGTERM)
         assert answer.result(60) == "miss"
         assert process.process.wait(60) == 0
-        assert not [line for line in process.log if "Traceback" in line or " ERROR " in line], process.log
+        assert process.problems() == []

@@ -101,8 +101,8 @@ def test_a_response_that_is_no_valid_http_is_an_error(
     connect: Connect, upstream: RecordingUpstream, fault: str, stream: bool
 ) -> None:
     text = next(TEXTS)
-    # A response of gzip bytes is complete: the proxy may reuse its connection, so a close would race the next request.
-    upstream.script(send(FAULTS[fault], then="keep" if "gzip" in fault else "close"))
+    # A complete response that cannot be decoded: its connection may be reused, so a close would race the next request.
+    upstream.script(send(FAULTS[fault], then="keep" if b"content-encoding" in FAULTS[fault] else "close"))
     found = connect().send(chat(text, stream=stream)).response()
     assert found is not None
     if fault == "a body cut at the end of the connection":  # valid HTTP; the JSON is truncated

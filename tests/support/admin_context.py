@@ -41,7 +41,9 @@ class AdminHarness:
     ) -> None:
         values: dict[str, Any] = {"upstreams": [{"name": "fake", "url": "http://127.0.0.1:9/v1"}], "cost": "seconds"}
         values |= {"policy": "lru", "shadows": ("lru",), "capacity": "20MB", "memory_only": folder is None}
-        values |= {"path": folder} if folder is not None else {}
+        if folder is not None:
+            folder.mkdir(exist_ok=True)
+            values["path"] = folder
         self.settings = Settings(**(values | settings))
         self.authenticator = Authenticator(self.settings, b"secret" * 6)
         self.cache = Cache(

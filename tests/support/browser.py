@@ -7,13 +7,12 @@ a request to another host.
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from tests.support.programs import find_program
 
 FLAGS = (
     "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
@@ -32,10 +31,7 @@ addEventListener("securitypolicyviolation", (event) => window.violations.push(ev
 @contextlib.contextmanager
 def chromium(*flags: str) -> Iterator[Browser]:
     """Launch the installed browser, with further flags. Without one, skip the test, or fail in CI."""
-    found = shutil.which("chromium") or shutil.which("google-chrome")
-    if found is None:
-        assert not os.environ.get("CI"), "CI must have Chromium for the dashboard tests"
-        pytest.skip("Chromium is not installed")
+    found = find_program("chromium", "chromium", "google-chrome")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=found, args=[*FLAGS.split(), *flags])
         yield browser

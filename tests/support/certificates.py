@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 import ssl
 import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
+from tests.support.programs import find_program
 
 
 class Certificate(NamedTuple):
@@ -27,8 +26,7 @@ class Certificate(NamedTuple):
 
 def make_certificate(folder: Path, *names: str, password: str | None = None) -> Certificate:
     """Make a certificate for names such as IP:127.0.0.1 and DNS:localhost. Skips the test if there is no openssl."""
-    if shutil.which("openssl") is None:
-        pytest.skip("needs the openssl command")
+    find_program("openssl", "openssl")
     folder.mkdir(parents=True, exist_ok=True)
     made = Certificate(folder / "cert.pem", folder / "key.pem")
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-days", "2"]

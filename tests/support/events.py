@@ -97,11 +97,11 @@ def verdict_event(**other: Any) -> VerdictEvent:
 
 
 def older_document(document: dict[str, Any], version: int, *without: str) -> dict[str, Any]:
-    """Return a history document as versions before 4 wrote it: rows without their last number."""
+    """Return a history document as versions before 4 wrote it: rows without their last two numbers."""
 
     def row(values: list[Any]) -> list[Any]:
         numbers = [one for one in values if not isinstance(one, dict)]
-        return [*numbers[:-1], *values[len(numbers) :]]
+        return [*numbers[:-2], *values[len(numbers) :]]
 
     rows = {kind: {name: row(values) for name, values in document[kind].items()} for kind in ROWS}
     kept = {name: value for name, value in document.items() if name not in without}

@@ -42,7 +42,7 @@ COUNTS = (
     "requests", "hits", "similar", "coalesced", "stale", "misses", "bypasses", "passthrough", "failed", "bytes_saved",
     "tokens_spent", "tokens_saved", "priced", "unpriced", "evictions",
 )  # fmt: skip
-COSTS = ("usd_spent", "usd_saved", "seconds_spent", "seconds_saved", "cost_spent", "cost_saved")
+COSTS = ("usd_spent", "usd_saved", "usd_estimated", "seconds_spent", "seconds_saved", "cost_spent", "cost_saved")
 
 
 DETAIL: dict[str, Any] = {
@@ -122,6 +122,8 @@ class FakeAdmin:
                 "failing_since": None,
                 "reason": "",
                 "failed": 0,
+                "last_failure": None,
+                "failing_now": False,
                 "fallback": "",
                 "health": "healthy",
                 "open_until": None,
@@ -177,7 +179,7 @@ class FakeAdmin:
             line |= {"endpoint": "chat/completions", "status": 502 if outcome == "failed" else 200, "stream": False}
             line |= {"seconds": 0.0008 if hit else 1.84, "ttfb": 0.0006 if hit else 0.42, "cost": usd}
             line |= {"size": 900, "upstream_seconds": 1.8, "upstream": "openai", "saved": hit}
-            line |= {"tokens": 300, "error": "", "route": ""}
+            line |= {"tokens": 300, "error": "", "route": "", "usd_estimated": 0.0}
             line["key"] = self.entries[self.serial % len(self.entries)]["key"] if self.entries else ""
             self.requests = [*self.requests[-999:], line]
 
@@ -193,8 +195,10 @@ class FakeAdmin:
                     "tenant": self.tenants[k % len(self.tenants)],
                     "tags": ["faq", "prompt-v3"] if k % 10 == 0 else [], "system": "",
                     "size": size, "cost": cost, "usd": cost, "seconds": 1.2 + k % 5, "requests": requests,
-                    "per_day": requests * 24 / (2 + k), "value": requests * cost, "density": requests * cost / size,
-                    "age": 600.0 * (1 + k), "expires_in": 86400.0 if k % 3 == 0 else None,
+                    "per_day": requests / (2 + k) if k < 30 else None,
+                    "value": requests * cost, "density": requests * cost / size,
+                    "age": 86400.0 * (2 + k) if k < 30 else 600.0 * (1 + k),
+                    "expires_in": 86400.0 if k % 3 == 0 else None,
                 }
             )  # fmt: skip
         now = int(time.time() // 60) * 60
@@ -271,7 +275,9 @@ class FakeAdmin:
             and query.get("tag") in (None, *entry["tags"])
             and (text in entry["key"] or text in entry["model"] or text in entry["tenant"] or text in entry["tags"])
         ]
-        found.sort(key=lambda entry: entry[query.get("sort", "value")], reverse=query.get("descending") != "false")
+        found.sort(
+            key=lambda entry: entry[query.get("sort", "value")] or -1.0, reverse=query.get("descending") != "false"
+        )
         offset, limit = int(query.get("offset", 0)), int(query.get("limit", 50))
         least = self.summary()["least_value_per_mb"]
         rows = found[offset : offset + limit]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import socket
 import subprocess
 from contextlib import ExitStack
@@ -12,8 +10,7 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
 
-import pytest
-
+from tests.support.programs import find_program
 from tests.support.timing import wait_until
 
 OPERATIONS = Path(__file__).resolve().parents[2] / "docs" / "guides" / "operations.md"
@@ -86,11 +83,7 @@ def terminate(process: subprocess.Popen[bytes]) -> None:
 
 def find(kind: str) -> str:
     """Return the path of the program. Without it, skip the test, or fail in CI."""
-    found = shutil.which(kind) or shutil.which(kind, path="/usr/sbin:/usr/local/sbin")
-    if found is None:
-        assert not os.environ.get("CI"), f"CI must have {kind} for the attack tests"
-        pytest.skip(f"{kind} is not installed")
-    return found
+    return find_program(kind, {"nginx": "nginx-light"}.get(kind, kind))
 
 
 def free_port() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -69,6 +70,14 @@ class ProxyProcess:
         for line in self.process.stderr:
             self.log.append(line)
 
+    def problems(self) -> list[str]:
+        """Return the lines of the log at level warning or above, and those that belong to them.
+
+        Without those about a blocked event loop: a busy machine causes them, too.
+        """
+        harmless = re.compile(r"\S+Z (info|debug) |.*: Event loop blocked for ")
+        return [line for line in self.log if not harmless.match(line)]
+
     def pids(self) -> list[int]:
         """Return the ids of the processes that serve: the workers, or the only process."""
         pid = self.process.pid
@@ -96,6 +105,10 @@ class ProxyProcess:
         """Return the resident memory of all processes that serve, in bytes."""
         pages = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self.pids()]
         return sum(pages) * os.sysconf("SC_PAGE_SIZE")
+
+    def open_files(self) -> int:
+        """Return how many descriptors the processes that serve have open."""
+        return sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in self.pids())
 
     def peak_memory(self) -> int:
         """Return the largest resident memory so far of the processes that serve, in bytes."""

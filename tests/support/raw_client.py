@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 
 import h11
 
+from tests.support.timing import TooSlow
+
 CHAT = "/v1/chat/completions"
 TIMEOUT = 60.0
 """Seconds until a read that gets nothing fails its test."""
@@ -98,11 +100,18 @@ class RawClient:
         self.socket.close()
 
     def receive(self) -> bytes:
-        """Return the next bytes; nothing if the connection was closed or reset. TimeoutError if nothing comes."""
+        """Return the next bytes; nothing if the connection was closed or reset.
+
+        Raises TooSlow if nothing comes within TIMEOUT seconds or more, and TimeoutError if the limit is shorter.
+        """
         try:
             data = self.socket.recv(1 << 16)
         except ConnectionResetError:
             data = b""
+        except TimeoutError as error:
+            if (self.socket.gettimeout() or 0.0) >= TIMEOUT:
+                raise TooSlow("the server sends nothing") from error
+            raise  # the test waits for silence
         self.closed = self.closed or not data
         return data
 
@@ -150,13 +159,13 @@ class RawClient:
         return found
 
     def responses_until_close(self, most: int = 1000) -> list[WireResponse]:
-        """Return all responses until the server closes. TimeoutError if it does not."""
+        """Return all responses until the server closes. Raises TooSlow if it does not."""
         found = self.responses(most)
         assert self.closed, f"more than {most} responses"
         return found
 
     def read_until_close(self) -> bytes:
-        """Return all bytes until the server closes. TimeoutError if it does not."""
+        """Return all bytes until the server closes. Raises TooSlow if it does not."""
         data, self._rest = self._rest, b""
         while piece := (b"" if self.closed else self.receive()):
             data += piece

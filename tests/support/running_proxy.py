@@ -1,8 +1,7 @@
-"""A proxy served by uvicorn on loopback, in a thread of its own."""
+"""A proxy served by uvicorn on loopback, in a thread of its own, on the event loop that `knapcache serve` uses."""
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from pathlib import Path
 from typing import Any, Self
@@ -14,14 +13,15 @@ from tests.support.timing import wait_until
 
 
 class RunningProxy:
-    """A proxy with these settings, in front of an upstream."""
+    """A proxy with these settings, in front of an upstream. loop: "auto", which is uvloop, or "asyncio"."""
 
-    def __init__(self, folder: Path, upstream: str, **settings: Any) -> None:
+    def __init__(self, folder: Path, upstream: str, loop: Any = "auto", **settings: Any) -> None:
         defaults = {"path": folder, "port": 0, "upstreams": [{"name": "fake", "url": upstream}]}
         defaults |= {"shadows": ("lru",), "capacity": "20MB", "grace": 2.0}
         self.proxy = Proxy(Settings(**(defaults | settings)))
         self._socket = listen("127.0.0.1", 0)
         self._server = server(self.proxy)
+        self._server.config.loop = loop
         self._thread = threading.Thread(target=self._serve, daemon=True)
 
     @property
@@ -36,7 +36,7 @@ class RunningProxy:
         return f"{self.url}/v1"
 
     def _serve(self) -> None:
-        asyncio.run(self._server.serve(sockets=[self._socket]))
+        self._server.run([self._socket])
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -15,7 +15,8 @@ import pytest
 from knapcache.serve.upstream import Client, Response, encode_headers
 from knapcache.serve.upstream.connect import TlsFiles
 from knapcache.serve.upstream.response import MAX_BODY
-from tests.support.timing import async_wait_until
+from tests.support.programs import find_module
+from tests.support.timing import DEADLINE, async_wait_until, within
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
 Run = Callable[[Coroutine[Any, Any, None]], None]
@@ -24,14 +25,14 @@ Run = Callable[[Coroutine[Any, Any, None]], None]
 @pytest.fixture(params=["asyncio", "uvloop"])
 def run(request: pytest.FixtureRequest) -> Run:
     """Run a coroutine on asyncio's and on uvloop's event loop, for at most 60 seconds."""
-    factory = asyncio.new_event_loop if request.param == "asyncio" else pytest.importorskip("uvloop").new_event_loop
+    loops = asyncio if request.param == "asyncio" else find_module("uvloop", "the package uvloop")
 
     def run(scenario: Coroutine[Any, Any, None]) -> None:
         async def bounded() -> None:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(DEADLINE):
                 await scenario
 
-        with asyncio.Runner(loop_factory=factory) as runner:
+        with within(DEADLINE, "the scenario"), asyncio.Runner(loop_factory=loops.new_event_loop) as runner:
             runner.run(bounded())
 
     return run

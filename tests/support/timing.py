@@ -1,8 +1,8 @@
 """Time limits of tests: waits for a condition, upper limits of measured time, and linear time.
 
-A missed limit raises TooSlow. The reason may be a busy machine, so pytest runs such a test again, and one whose client
-raises a timeout (`--only-rerun` in pyproject.toml). It never repeats a test that fails in another way. So a test must
-raise TooSlow only for a missed limit, and never for a wrong result.
+A missed limit raises TooSlow. The reason may be a busy machine, so pytest runs such a test again (`--only-rerun` in
+pyproject.toml), and fails the run if there are more than a few of them (run_report.py). It never repeats a test that
+fails in another way. So a test must raise TooSlow only for a missed limit, and never for a wrong result.
 """
 
 from __future__ import annotations

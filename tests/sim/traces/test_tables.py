@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import math
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from knapcache.errors import InvalidInput, MissingExtra
+from knapcache.errors import InvalidInput, MissingExtra, install_command
 from knapcache.sim.trace import Trace
 from knapcache.sim.traces import BrokenLine, ColumnRules, csv_fast, csv_file, read_trace
 
@@ -330,7 +331,7 @@ def test_parquet_without_polars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     path = tmp_path / "trace.parquet"
     path.write_bytes(parquet_bytes([(0.0, "a", 1, 1.0)]))
     monkeypatch.setitem(sys.modules, "polars", None)
-    with pytest.raises(MissingExtra, match=r"is Parquet: install knapcache\[lab\]"):
+    with pytest.raises(MissingExtra, match=re.escape(f"Parquet, which needs Polars: {install_command('lab')}")):
         read_trace(path)
 
 

@@ -28,7 +28,7 @@ def read(source: TraceSource, rules: ColumnRules, builder: TraceBuilder) -> None
             f"--cost must be `size` for oracleGeneral, not {rules.cost!r}; --cost-each sets another cost"
         )
     builder.units.add("" if rules.cost_each is not None else "bytes" if rules.cost else "misses")
-    with source.open() as file:
+    with source.open(lines=False) as file:
         add_records(file, rules, builder)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from knapcache.errors import InvalidInput, MissingExtra
+from knapcache.errors import InvalidInput, MissingExtra, install_command
 from knapcache.sim.traces.base import ColumnRules, TraceBuilder
 from knapcache.sim.traces.source import TraceSource
 from knapcache.sim.traces.table import RULES, Columns, add_chunk
@@ -18,7 +18,7 @@ def read(source: TraceSource, rules: ColumnRules, builder: TraceBuilder) -> None
     try:
         import polars
     except ImportError:
-        raise MissingExtra(f"{path} is Parquet: install knapcache[lab], which includes Polars") from None
+        raise MissingExtra(f"{path} is Parquet, which needs Polars: {install_command('lab')}") from None
     builder.units.add(rules.unit)
     try:
         table = polars.scan_parquet(path, glob=False)

@@ -201,7 +201,9 @@ def with_file_name(path: Path, on_broken: Callable[[BrokenLine], None]) -> Calla
 
 def detect(path: Path, rules: ColumnRules = ColumnRules()) -> str:  # noqa: B008 - frozen
     """Return the format of a file; raises InvalidInput if it is unknown."""
-    with TraceSource(path).open() as file:
+    if path.exists() and not path.is_file():
+        raise InvalidInput(f"{path} is not a regular file, so its format cannot be detected: name it with --format")
+    with TraceSource(path).open(lines=False) as file:
         start = file.read(SNIFF)
     if "oraclegeneral" in path.name.lower():
         return "oracle-general"

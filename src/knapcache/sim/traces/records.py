@@ -30,7 +30,7 @@ def records(source: TraceSource, builder: TraceBuilder) -> Iterator[Record]:
     """Yield the records of a file."""
     with TraceSource(source.path).open() as file:
         start = file.read(BLOCK).removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
-    with source.open() as file:
+    with source.open(lines=start != b"[") as file:
         if start == b"[":
             yield from array(file, builder)
         elif start == b"{":

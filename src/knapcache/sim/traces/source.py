@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
-from knapcache.errors import InvalidInput, MissingExtra
+from knapcache.errors import InvalidInput, MissingExtra, install_command
 from knapcache.sim.traces.base import Progress
 
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+MAX_LINE = 64 << 20
+"""Bytes of a line. A small compressed file can have one of any length."""
 REPORT = 1 << 20
 """Bytes of the file between two progress reports."""
 
@@ -54,7 +56,9 @@ class ZstdReader(io.RawIOBase):
         try:
             import zstandard
         except ImportError:
-            raise MissingExtra(f"{path} is compressed with zstd: install knapcache[lab], or decompress it") from None
+            raise MissingExtra(
+                f"{path} is compressed with zstd: decompress it, or run {install_command('lab')}"
+            ) from None
         self.path, self.file = path, file
         self.new = zstandard.ZstdDecompressor().decompressobj
         self.error: type[Exception] = zstandard.ZstdError
@@ -85,6 +89,25 @@ class ZstdReader(io.RawIOBase):
         return count
 
 
+class LimitedLines(io.RawIOBase):
+    """The bytes of a text file. A line of more than MAX_LINE bytes raises InvalidInput before it is in memory."""
+
+    def __init__(self, path: Path, file: IO[bytes]) -> None:
+        self.path, self.file, self.length = path, file, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.file.read(min(len(buffer), 1 << 18))
+        newline = data.rfind(b"\n")
+        self.length = self.length + len(data) if newline < 0 else len(data) - newline - 1
+        if self.length > MAX_LINE:
+            raise InvalidInput(f"{self.path} has a line of more than {MAX_LINE >> 20} MiB")
+        buffer[: len(data)] = data
+        return len(data)
+
+
 @contextmanager
 def file_errors(path: Path) -> Iterator[None]:
     """Convert read errors to InvalidInput with one line that names the file."""
@@ -106,16 +129,16 @@ class TraceSource:
     progress: Progress | None = None
 
     @contextmanager
-    def open(self) -> Iterator[IO[bytes]]:
-        """Open the file for reading its decompressed content."""
+    def open(self, *, lines: bool = True) -> Iterator[IO[bytes]]:
+        """Open the file for reading its decompressed content. lines: it has lines, which must not be too long."""
         path = self.path
         with file_errors(path), ProgressReader(path, self.progress) as raw, io.BufferedReader(raw, 1 << 18) as file:
             start = file.peek(4)[:4]
             if start.startswith(GZIP):
-                with gzip.GzipFile(fileobj=file) as inner:
-                    yield cast(IO[bytes], inner)
+                content = cast(IO[bytes], gzip.GzipFile(fileobj=file))
             elif start == ZSTD:
-                with io.BufferedReader(ZstdReader(path, file), 1 << 18) as inner:
-                    yield inner
+                content = io.BufferedReader(ZstdReader(path, file), 1 << 18)
             else:
-                yield file
+                content = file
+            with content:
+                yield io.BufferedReader(LimitedLines(path, content), 1 << 18) if lines else content

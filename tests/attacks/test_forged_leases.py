@@ -1,0 +1,117 @@
+"""Forged leases, owners and epochs: someone writes them into the engine of a shared store without the secret."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from knapcache.store.redis.key_leases import KeyLease
+from knapcache.store.redis.store import RedisStore
+from knapcache.store.redis.urls import parse
+from tests.serve.test_shared_store import SharedProxy
+from tests.support.recording_upstream import RecordingUpstream
+from tests.support.redis_servers import EngineServer
+from tests.support.stores import entry_of, key_of
+from tests.support.timing import wait_until, within
+
+pytest.importorskip("redis", reason="the extra redis is not installed")
+
+FORGED_EPOCHS = (b"9" * 15, b"9" * 16, b"9" * 30, b"1e300", b"inf", b"nan", b"-1", b"abc", b"")
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[EngineServer]:
+    with EngineServer(tmp_path) as server:
+        yield server
+
+
+def open_store(engine: EngineServer) -> RedisStore:
+    scheme, location = engine.url.split(":", 1)
+    return RedisStore(parse(scheme, f"{location}?near=0&shards=2&timeout=5"), 2 << 20, secret=b"secret")
+
+
+def write_wrong_type(client: Any, key: bytes) -> None:
+    client.delete(key)
+    client.rpush(key, b"x")
+
+
+def test_a_lease_that_no_process_gave_does_not_block_a_key(engine: EngineServer) -> None:
+    with engine.client() as client, open_store(engine) as store:
+        client_key = store._member.attachment().reader.lease_key
+        for number, life in enumerate((None, 3_600_000, 11_000)):
+            key = key_of(f"{number}")
+            client.set(client_key(key), b"forged" * 3, px=life)
+            lease = store.lead(key)
+            assert isinstance(lease, KeyLease)
+            assert lease.is_known
+            lease.end()
+        key = key_of("a plausible one")
+        client.set(client_key(key), b"forged", px=300)
+        assert store.lead(key) is None, "it may be a lease of another process"
+        wait_until(lambda: store.lead(key) is not None)
+        held, other = store.lead(key_of("held")), store.lead(key_of("other"))
+        assert isinstance(held, KeyLease)
+        assert isinstance(other, KeyLease)
+        write_wrong_type(client, client_key(key_of("held")))
+        held.renewed = other.renewed = other.renewed - 5.0  # both are due
+        store._member.key_leases.renew_due()
+        assert not other.is_due, "a damaged lease kept another from being renewed"
+
+
+def test_an_owner_recovers_from_forged_owners_and_epochs(engine: EngineServer) -> None:
+    with engine.client() as client, open_store(engine) as store:
+        names = store._member.attachment().names
+        seconds = int(client.time()[0])
+        ahead = str((seconds + 3600) * 1_000_000).encode()
+        assert store.owner
+
+        def stores_again(number: int) -> None:
+            wait_until(store.own)
+            store.apply(entry_of(store, number)).result(60)
+            assert store.get(key_of(number)) is not None
+            store.check()
+
+        for number, epoch in enumerate((*FORGED_EPOCHS, ahead)):
+            client.set(names.epoch, epoch)
+            for book in names.books:
+                client.hset(book, "epoch", epoch)
+            store.apply(entry_of(store, "meanwhile")).exception(60)
+            stores_again(number)
+        client.set(names.owner, b"forged")  # without an end
+        stores_again(101)
+        write_wrong_type(client, names.owner)
+        stores_again(102)
+        write_wrong_type(client, names.epoch)
+        stores_again(103)
+        wait_until(lambda: client.type(names.owner) == b"string")  # the owner has renewed its lease
+        with open_store(engine) as other:
+            assert not other.own(), "two processes own the store"
+
+
+def test_answers_are_right_while_leases_are_forged(
+    engine: EngineServer, upstream: RecordingUpstream, tmp_path: Path
+) -> None:
+    client = engine.client()
+    with SharedProxy(tmp_path, upstream.openai_url, engine.url) as proxy:
+
+        def text(prompt: str) -> str:
+            answer: str = proxy.ask(prompt).json()["choices"][0]["message"]["content"]
+            return answer
+
+        assert text("before") == "You said: before"
+        wait_until(lambda: not proxy.misses("before"))
+        tag = b"{knapcache:o}"
+        for k in range(5):
+            client.set(tag + b":owner", b"forged", px=2500)
+            client.set(tag + b":epoch", str((int(client.time()[0]) + k) * 1_000_000))
+            for key in client.scan_iter(b"*:b"):
+                client.hset(key, "epoch", b"9" * 16)
+            with within(20, "a request"):
+                assert text(f"{k}") == f"You said: {k}"
+            assert text("before") == "You said: before"
+        wait_until(lambda: proxy.proxy.cache.owner)
+        wait_until(lambda: not proxy.misses("after the forging"))
+        proxy.proxy.cache.check()
