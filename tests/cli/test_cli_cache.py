@@ -90,7 +90,7 @@ def test_purge_removes_matching_entries(tmp_path: Path, capsys: pytest.CaptureFi
         keys = fill(cache)
         cache._coordinator.store.flush()
         assert main(["purge", str(path), "--all"]) == 2
-        assert "is in use by a running process" in capsys.readouterr().err
+        assert "use by a running process, which must remove the entries: call Cache.purge" in capsys.readouterr().err
     size = path.stat().st_size
 
     def purge(*words: str) -> str:
@@ -204,6 +204,10 @@ def test_the_data_directory_of_a_proxy_and_names_of_tenants(tmp_path: Path, caps
             namespace = authenticator.namespace_of(names["me" if k < 4 else "you"])
             call = lambda: Reply(b"x", "m", cost=1.0)  # noqa: E731
             cache.fetch("chat/completions", {"model": "m", "messages": [k]}, call, namespace=namespace)
+        cache._coordinator.store.flush()
+        assert main(["purge", "--config", str(config), "--tenant", "bob", "--model", "m"]) == 2
+        call_of_the_api = """--json '{"model": "m", "tenant": "bob"}' http://127.0.0.1:8080/admin/v1/purge"""
+        assert call_of_the_api in capsys.readouterr().err
     assert inspect(capsys, tmp_path)["entries"] == 10
     assert main(["inspect", "--config", str(config)]) == 0
     text = capsys.readouterr().out
@@ -211,6 +215,13 @@ def test_the_data_directory_of_a_proxy_and_names_of_tenants(tmp_path: Path, caps
     assert text.count("bob") == 6
     assert main(["inspect", str(tmp_path)]) == 0
     assert "caller-" in capsys.readouterr().out, "without the settings a namespace has no name"
+    (tmp_path / "history.json").write_text('{"tenants": {"alice": {}, "bob": {}}}')
+    assert main(["inspect", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert (text.count("alice"), text.count("bob")) == (4, 6), "the history of the proxy has the names"
+    (tmp_path / "history.json").write_text("damaged")
+    assert main(["inspect", str(tmp_path)]) == 0
+    assert "caller-" in capsys.readouterr().out
     assert main(["purge", str(tmp_path), "--tenant", "carol"]) == 0
     out, error = capsys.readouterr()
     assert out == "0 entries removed: none meets every condition\n"

@@ -25,10 +25,11 @@ from knapcache.store.redis.layout import MIN_SIZE_LIMIT, EngineLayout
 from knapcache.store.redis.store import RedisStore
 from knapcache.store.size_limits import size_limit_of
 from knapcache.store.sqlite.layout import DiskLayout
+from tests.support.programs import find_module
 from tests.support.redis_servers import EngineServer
 from tests.support.timing import wait_until
 
-pytest.importorskip("redis", reason="the extra redis is not installed")
+find_module("redis", "the extra redis")
 
 SECRET = "5ec2e7" + "0" * 58
 PASSWORD = "hunter2"

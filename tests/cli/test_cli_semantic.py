@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from knapcache.cli.main import main
+from tests.support.meanings import MeaningUpstream, SemanticClient, spare_questions
+from tests.support.running_proxy import RunningProxy
 
 Captured = pytest.CaptureFixture[str]
 FIELDS = ["requests", "served", "wrong", "labels", "certified", "seconds"]
@@ -78,3 +82,25 @@ def test_a_missing_file_is_one_line(tmp_path: Path, capsys: Captured) -> None:
     assert (
         capsys.readouterr().err == f"knapcache: error: cannot read {tmp_path}/none.jsonl: No such file or directory\n"
     )
+
+
+def test_the_log_of_a_proxy_that_served_by_similarity(tmp_path: Path, capsys: Captured) -> None:
+    folder, log = tmp_path / "data", tmp_path / "log.jsonl"
+    settings: dict[str, Any] = {"semantic": "on", "semantic_error": 0.2, "policy": "lru", "content_log": True}
+    with (
+        MeaningUpstream() as upstream,
+        RunningProxy(folder, upstream.openai_url, **settings) as proxy,
+        SemanticClient(proxy.url, proxy.proxy.admin_token) as client,
+    ):
+        asked = client.certify()
+        asked += [client.ask(question) for question in itertools.islice(spare_questions(), 12)]
+    similar = sum(one.outcome == "similar" for one in asked)
+    assert similar > 5
+    assert main(["log", "export", "--path", str(folder), "--output", str(log)]) == 0
+    assert len(log.read_text().splitlines()) == len(asked)
+    capsys.readouterr()
+    assert main(["semantic", str(log), "--error", "0.2", "--json", "-"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["requests"], result["left_out"]) == (len(asked) - similar, similar)
+    assert main(["semantic", str(log), "--error", "0.2"]) == 0
+    assert f"{similar} lines were left out: a proxy answered by similarity" in " ".join(capsys.readouterr().out.split())

@@ -20,6 +20,7 @@ import pytest
 
 from knapcache.cli import serve
 from knapcache.cli.main import build_parser, main
+from knapcache.errors import install_command
 from knapcache.serve.http.auth import Authenticator
 from knapcache.serve.settings import Settings
 from knapcache.serve.settings.loading import read_text
@@ -105,7 +106,12 @@ def test_show_settings_prints_a_table_without_secrets(capsys: pytest.CaptureFixt
             ["--upstream", "h"],
             "upstreams[0].url: must be a URL that starts with http:// or https:// (from the comm",
         ),
-        (["--set", "colour=red"], "unknown setting colour (from the command line)"),
+        (["--set", "colour=red"], "unknown setting colour: `knapcache serve --show-settings` lists them"),
+        (["--set", 'limits={"rpmm":3}'], "unknown setting limits.rpmm: it must be one of usd_per_day, usd_per_month,"),
+        (
+            ["--set", "limits.rpmm=3"],
+            'unknown setting limits.rpmm: a table is given as JSON, limits={"usd_per_day": …}',
+        ),
         (["--set", "port"], "--set takes name=value, not 'port'"),
         (["--port", "1", "--set", "port=2"], "port is given twice: by its flag and by --set"),
         (["--config", "/no/such/file"], "cannot read settings from /no/such/file: No such file or directory"),
@@ -161,7 +167,8 @@ sys.exit(main(["serve"]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr == "knapcache: error: the proxy needs httptools, uvicorn: pip install 'knapcache[serve]'\n"
+    command = install_command("serve")
+    assert done.stderr == f"knapcache: error: the proxy needs httptools, uvicorn: {command}\n"
 
 
 def test_other_commands_do_not_import_the_packages_of_the_proxy() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from knapcache.cli.main import main
+from knapcache.cli.main import build_parser, main
 from knapcache.sim.synthetic import Workload
 
 Captured = pytest.CaptureFixture[str]
@@ -57,8 +57,8 @@ def test_json_on_stdout_replaces_the_table(traces: list[str], capsys: Captured) 
     assert run(traces[0], *options) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["design"] for row in rows] == ["shared", "decider", "nursery"]
-    assert [row["hits_late"] for row in rows] == [None, 1000, 1000]
-    assert [row["settles_late"] for row in rows] == [None, 100, 100]
+    assert [row["hits_late"] for row in rows] == [None, 250, 250]
+    assert [row["settles_late"] for row in rows] == [None, 25, 25]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_json_on_stdout_replaces_the_table(traces: list[str], capsys: Captured) 
         ("--nursery much", "nursery 'much' cannot be read"),
         ("--hits-late -1", "hits_late must be at least 0 requests, not -1"),
         ("--settles-late x", "invalid int value: 'x'"),
-        ("--design hash", "unknown design 'hash': did you mean 'hashed'?"),
+        ("--design hash", "unknown design 'hash': did you mean hashed?"),
         ("--policy static", "policy 'static' knows the future"),
         ("--capacity 3 --proxies 4", "one.csv: a capacity of 3 cannot be divided among 4 proxies"),
         ("--jobs 0", "jobs must be at least 1, not 0"),
@@ -89,3 +89,12 @@ def test_bad_input_is_one_line(options: str, message: str, traces: list[str], ca
 def test_a_trace_named_twice(traces: list[str], capsys: Captured) -> None:
     assert run(traces[0], traces[0]) == 2
     assert "a trace is named twice" in capsys.readouterr().err
+
+
+def test_the_defaults_are_the_settings_of_the_table_in_the_guide() -> None:
+    args = build_parser(["simulate"]).parse_args(["simulate", "cluster", "trace.csv"])
+    assert (args.proxies, args.nursery, args.policy) == ("3,10,50", "2%", "adaptive")
+    row = f"(hits known {args.hits_late} requests late, answers {args.settles_late} late)"
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "cluster.md").read_text(encoding="utf-8")
+    assert "| 3 proxies | 10 | 50 |" in guide
+    assert row in guide

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from knapcache.cli.main import main
 from knapcache.serve.namespaces import principal_namespace
 from knapcache.serve.settings.secrets import server_secret
 from knapcache.testing import FakeUpstream
+from tests.support.proxy_process import ADMIN_TOKEN
 from tests.support.running_proxy import RunningProxy
+from tests.support.timing import check_seconds
 
 SECRET, OTHER = b"the secret of the source", b"the secret of the target"
 
@@ -45,7 +48,9 @@ def exported(path: Path, capsys: pytest.CaptureFixture[str], out: Path, *options
     """Export a cache into a file; return its lines."""
     assert main(["export", str(path), *options]) == 0
     text = capsys.readouterr().out
-    out.write_text(text, "utf-8")
+    assert main(["export", str(path), *options, "-o", str(out)]) == 0
+    assert (capsys.readouterr().out, out.stat().st_mode & 0o777) == ("", 0o600)
+    assert out.read_text("utf-8").splitlines()[1:] == text.splitlines()[1:], "the header has the time"
     return [json.loads(line) for line in text.splitlines()]
 
 
@@ -190,8 +195,55 @@ def test_entries_are_handed_over_to_a_running_proxy(tmp_path: Path, capsys: pyte
         with RunningProxy(second, upstream.openai_url, policy="lru") as proxy:
             assert (first / "secret").read_bytes() != (second / "secret").read_bytes()
             assert main(["import", str(file), str(second)]) == 0
-            assert "1 entry handed over to the process that uses the cache" in capsys.readouterr().out
-            proxy.proxy.cache.maintain()
+            assert "1 entry imported through the process that uses the cache." in capsys.readouterr().out
             assert proxy.proxy.cache.entries()["total"] == 1
             assert outcome(proxy) == "hit"
             proxy.proxy.cache.check()
+
+
+def test_imported_requests_are_neither_savings_nor_requests_of_today(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither in a running proxy, whose policy counts them, nor in one that opens the file later."""
+    source, file = tmp_path / "source.db", tmp_path / "entries.jsonl"
+    with cache_at(source) as cache:
+        fill(cache, 4)
+    exported(source, capsys, file)
+    shadows = ("lru", "gdsf-cost", "lru@2x")
+    later, admin = tmp_path / "later", {"authorization": f"Bearer {ADMIN_TOKEN}"}
+    settings = {"policy": "gdsf-cost", "shadows": shadows, "admin_token": ADMIN_TOKEN}
+    with FakeUpstream() as upstream:
+        with RunningProxy(later, upstream.openai_url, **settings):
+            pass
+        assert main(["import", str(file), str(later)]) == 0
+        for folder in (tmp_path / "running", later):
+            with RunningProxy(folder, upstream.openai_url, **settings) as running:
+                cache = running.proxy.cache
+                if folder != later:
+                    assert main(["import", str(file), str(folder)]) == 0
+                    cache.maintain()
+                    assert sorted(row["requests"] for row in cache.entries()["rows"]) == [1, 2, 3, 4]
+                assert cache.stats()["entries"] == 4
+                assert cache.stats()["shadows"] == dict.fromkeys(("none", *shadows), 0.0)
+                assert "reported_hits" not in cache.stats()
+                summary = httpx.get(f"{running.url}/admin/v1/summary", headers=admin).raise_for_status().json()
+                today = summary["today"]
+                assert (today["requests"], today["cost_saved"], today["would"]) == (0, 0.0, {"none": 0.0})
+                cache.check()
+
+
+def test_an_import_beside_the_owner_is_fast_and_counts_what_is_stored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file is still empty, so a share of what it takes would be a spool of four entries."""
+    with cache_at(tmp_path / "source.db", "16MiB") as cache:
+        for k in range(400):
+            cache.fetch("chat/completions", request_of(k), partial(reply_of, k % 50))
+    exported(tmp_path / "source.db", capsys, tmp_path / "entries.jsonl")
+    with cache_at(tmp_path / "target.db", "64MB") as owner:
+        start = time.monotonic()
+        assert main(["import", str(tmp_path / "entries.jsonl"), str(tmp_path / "target.db")]) == 0
+        check_seconds(time.monotonic() - start, 30.0, "an import of 400 entries")
+        assert "400 entries imported through the process that uses the cache." in capsys.readouterr().out
+        assert owner.stats()["entries"] == 400
+        owner.check()

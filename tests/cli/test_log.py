@@ -14,6 +14,7 @@ from knapcache.serve.observe.content_file import ContentFile
 from knapcache.sim.traces.base import ColumnRules
 from knapcache.sim.traces.read import read_trace
 from tests.support.content_lines import NOW, chat, write
+from tests.support.programs import find_module
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def test_a_search_prints_the_newest_lines_first(
     assert run(folder, "search", "refund", "policy") == 0
     printed = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in printed[::2]] == ["#2", "#1"]
-    assert "hit  200  gpt-4o  acme  $0.010000  12 tokens  0.500 s  aaaaaaaaaaaa" in printed[0]
+    assert "hit  200  gpt-4o  acme  $0.010000 saved  12 tokens  0.500 s  aaaaaaaaaaaa" in printed[0]
     assert printed[1] == "    Be brief. Where is the refund policy?"
 
 
@@ -110,7 +111,7 @@ def test_samples_of_evals_are_different_requests(folder: Path, capfd: pytest.Cap
 
 
 def test_a_parquet_file_can_be_replayed(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    polars = pytest.importorskip("polars")
+    polars = find_module("polars", "the package polars")
     out = tmp_path / "log.parquet"
     assert run(folder, "export", "--format", "parquet", "--output", str(out)) == 0
     assert read_trace(out).keys.tolist() == [0, 0, 1]

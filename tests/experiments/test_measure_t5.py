@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch", reason="measure/t5.py needs PyTorch")
+from tests.support.programs import find_module
 
-import torch
+find_module("torch", "the package torch")
 
-from measure import t5
+import torch  # noqa: E402
+
+from measure import t5  # noqa: E402
 
 
 def reference_logits(model: t5.T5, prompt: list[int], generated: list[int]) -> torch.Tensor:

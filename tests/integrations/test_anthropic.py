@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +12,7 @@ import httpx2
 import pytest
 
 from knapcache import Cache, MissingExtra
+from knapcache.errors import install_command
 from knapcache.integrations.anthropic import CacheTransport, async_client, client
 from knapcache.testing import FakeUpstream
 
@@ -96,5 +98,5 @@ def test_retries_of_the_sdk_lead_to_one_stored_answer(cache: Cache, upstream: Fa
 
 def test_a_missing_sdk_is_reported(monkeypatch: pytest.MonkeyPatch, cache: Cache) -> None:
     monkeypatch.setitem(sys.modules, "anthropic", None)
-    with pytest.raises(MissingExtra, match=r"knapcache\[anthropic\]"):
+    with pytest.raises(MissingExtra, match=re.escape(install_command("anthropic"))):
         client(cache)

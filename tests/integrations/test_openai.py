@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ import openai
 import pytest
 
 from knapcache import Cache
+from knapcache.errors import install_command
 from knapcache.integrations.openai import CacheTransport, async_client, client
 from knapcache.testing import FakeUpstream
 
@@ -247,5 +249,5 @@ def test_a_missing_sdk_is_reported(monkeypatch: pytest.MonkeyPatch, cache: Cache
     from knapcache import MissingExtra
 
     monkeypatch.setitem(sys.modules, "openai", None)
-    with pytest.raises(MissingExtra, match=r"knapcache\[openai\]"):
+    with pytest.raises(MissingExtra, match=re.escape(install_command("openai"))):
         client(cache)

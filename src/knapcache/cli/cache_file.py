@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import os
 import re
 from collections.abc import Collection, Iterable
@@ -16,11 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from knapcache.cli import options
 from knapcache.errors import InvalidInput, reason_text
 
 FILE_NAME, SECRET_NAME = "cache.sqlite", "secret"
 """Files in a data directory."""
-SECRET_VARIABLE = "KNAPCACHE_SECRET"
+SECRET_VARIABLE, CONFIG_VARIABLE = "KNAPCACHE_SECRET", "KNAPCACHE_CONFIG"
+HISTORY_NAME = "history.json"
+"""File in a data directory with the names of the tenants that have sent requests."""
 SHORT_KEY = 12
 """Hex digits of a key that a table shows, unless that is ambiguous."""
 MAX_CANDIDATES = 10
@@ -38,7 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         help="cache file, data directory of a proxy, or URL of Valkey or Redis (default: that of --config)",
     )
-    option("--config", metavar="FILE", type=Path, help="settings of the proxy: place, secret, key, names of tenants")
+    options.add_config(parser)
     option("--secret-file", metavar="FILE", type=Path, help=SECRET_HELP)
     keys = parser.add_mutually_exclusive_group()
     keys.add_argument("--encryption-key-file", metavar="FILE", type=Path, help="file with the encryption key")
@@ -99,6 +103,8 @@ class CacheLocation:
     secret: bytes | None
     keys: tuple[bytes, ...]
     names: TenantNames
+    url: str = "http://127.0.0.1:8080"
+    """Where the proxy of this cache listens."""
 
     def __str__(self) -> str:
         """Return the place as messages show it."""
@@ -111,7 +117,10 @@ def locate(args: argparse.Namespace) -> CacheLocation:
     """Return the cache that the arguments name."""
     from knapcache.store.encryption import read_keys
 
-    settings = load_settings(args.config) if args.config is not None else None
+    config = args.config
+    if config is None and args.path is None and os.environ.get(CONFIG_VARIABLE):
+        config = Path(os.environ[CONFIG_VARIABLE])
+    settings = load_settings(config) if config is not None else None
     place, given = args.path, None
     if settings is not None:
         given = None if settings.secret is None else settings.secret.get_secret_value().encode()
@@ -127,8 +136,27 @@ def locate(args: argparse.Namespace) -> CacheLocation:
     found, secret = resolve(place, args.secret_file, given)
     tenants: tuple[Any, ...] = settings.tenants if settings is not None else ()
     configured = {("group", each.group) if each.group else ("tenant", each.name) for each in tenants}
-    names = TenantNames(raw_secret(secret), tuple(sorted(configured)))
-    return CacheLocation(found, secret, read_keys(variable, file), names)
+    names = TenantNames(raw_secret(secret), tuple(sorted(configured | seen_tenants(found))))
+    url = CacheLocation.url if settings is None else proxy_url(settings)
+    return CacheLocation(found, secret, read_keys(variable, file), names, url)
+
+
+def seen_tenants(place: str | Path) -> set[tuple[str, str]]:
+    """Return the tenants in the history of a data directory, each as a tenant and as a group: it has names only."""
+    if isinstance(place, str):
+        return set()
+    try:
+        names = list(json.loads(place.with_name(HISTORY_NAME).read_bytes())["tenants"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return set()
+    return {(kind, name) for name in names for kind in ("tenant", "group")}
+
+
+def proxy_url(settings: Any) -> str:
+    """Return the address of a proxy on this machine, from its settings."""
+    host = "127.0.0.1" if settings.host in ("0.0.0.0", "::", "[::]") else settings.host
+    host = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    return f"http{'s' if settings.tls_cert is not None else ''}://{host}:{settings.port}"
 
 
 def load_settings(config: Path) -> Any:

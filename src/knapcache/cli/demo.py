@@ -7,6 +7,7 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from knapcache.cli import options
 from knapcache.cli.output import print_table, print_text
 from knapcache.errors import InvalidInput
 from knapcache.units import counted
@@ -31,7 +32,7 @@ def add(commands: Any, *, with_options: bool) -> None:
     default = TrafficOptions()
     parser = commands.add_parser("demo", help=HELP, description=DESCRIPTION)
     option = parser.add_argument
-    option("--url", default=default.url, help=f"base URL of the proxy (default: {default.url})")
+    options.add_proxy(parser)
     option(
         "--requests",
         metavar="N",
@@ -86,8 +87,9 @@ def execute(args: argparse.Namespace) -> None:
     from knapcache.demo.prompts import demo_prompts
     from knapcache.demo.traffic import TrafficOptions, TrafficStats, read_prompts, send_traffic
 
-    options = TrafficOptions(
+    chosen = TrafficOptions(
         url=args.url,
+        ca=args.ca,
         requests=args.requests,
         rate=args.rate,
         clients=args.clients,
@@ -103,12 +105,12 @@ def execute(args: argparse.Namespace) -> None:
     async def send_with_progress() -> None:
         # Started on the event loop: Ctrl-C is handled by the loop as soon as anything is shown.
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-            task = progress.add_task(summary(stats), total=options.requests)
+            task = progress.add_task(summary(stats), total=chosen.requests)
 
             def update(now: TrafficStats) -> None:
                 progress.update(task, completed=now.finished, description=summary(now))
 
-            await send_traffic(options, prompts, stats, update)
+            await send_traffic(chosen, prompts, stats, update)
 
     try:
         asyncio.run(send_with_progress())
@@ -116,7 +118,7 @@ def execute(args: argparse.Namespace) -> None:
         if stats.finished > stats.outcomes["failed"]:
             print_report(stats)
     if stats.outcomes["failed"] == stats.finished:
-        raise InvalidInput(f"every request to {options.url} failed: {stats.last_error}")
+        raise InvalidInput(f"every request to {chosen.url} failed: {stats.last_error}")
 
 
 def summary(stats: TrafficStats) -> str:
@@ -127,7 +129,8 @@ def summary(stats: TrafficStats) -> str:
     if stats.usd_saved is not None:
         parts.append(f"${stats.usd_saved:.4f} saved{' at simulated prices' if stats.simulated else ''}")
     if stats.seconds_saved or stats.tokens_saved:
-        parts.append(f"{stats.seconds_saved:,.1f} s and {counted(stats.tokens_saved, 'token')} of the model saved")
+        tokens = counted(stats.tokens_saved, "token")
+        parts.append(f"{stats.seconds_saved:,.1f} s of model time (of concurrent calls, summed) and {tokens} saved")
     for name, outcomes in (("hit", CACHED_OUTCOMES), ("miss", ("miss",))):
         median = stats.median_latency(*outcomes)
         if median is not None:

@@ -7,8 +7,8 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from knapcache.cli import executor_options
-from knapcache.cli.output import directory, print_table
+from knapcache.cli import executor_options, options
+from knapcache.cli.output import print_table
 from knapcache.errors import ClusterFailed, InvalidInput, KnapcacheError
 
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ DESCRIPTION = """Reproduce the figures and tables of the paper, and measure what
 a table and writes NAME.json (settings and numbers) and NAME.png (a figure)."""
 EXAMPLES = r"""examples:
   knapcache experiment figure-1 --help
-  knapcache experiment figure-1 --quick --out out
-  knapcache experiment figure-1 --arrivals uniform --sizes uniform:3 --out out
-  knapcache experiment all --out experiments/results"""
+  knapcache experiment figure-1 --quick -o out
+  knapcache experiment figure-1 --arrivals uniform --sizes uniform:3 -o out
+  knapcache experiment all -o experiments/results"""
 
 
 def add(commands: Any, *, with_options: bool) -> None:
@@ -31,7 +31,7 @@ def add(commands: Any, *, with_options: bool) -> None:
         return
     from knapcache_experiments.catalogue import EXPERIMENTS
 
-    names = parser.add_subparsers(dest="name", metavar="NAME", required=True)
+    names = parser.add_subparsers(dest="name", metavar="NAME")
     for name, experiment in EXPERIMENTS.items():
         sub = names.add_parser(name, help=experiment.summary, description=experiment.text)
         _add_common_options(sub)
@@ -46,13 +46,7 @@ def add(commands: Any, *, with_options: bool) -> None:
 
 
 def _add_common_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--out",
-        metavar="DIR",
-        type=directory,
-        required=True,
-        help="directory for NAME.json and NAME.png; created if missing",
-    )
+    options.add_output(parser, "directory for NAME.json and NAME.png; created if missing", metavar="DIR", required=True)
     parser.add_argument("--quick", action="store_true", help="fewer rounds and repeats: a run of seconds")
     executor_options.add_options(parser)
 
@@ -111,7 +105,7 @@ def run_one(experiment: Experiment[Any], args: argparse.Namespace) -> None:
 
     fields = {field.name for field in dataclasses.fields(experiment.settings)}
     settings = experiment.choose({k: v for k, v in vars(args).items() if k in fields}, quick=args.quick)
-    out = OutputDirectory(args.out)
+    out = OutputDirectory(args.output)
     with executor_options.open_executor(args) as jobs:
         result = experiment.run(settings, jobs)
     paths = out.write(as_files(experiment.name, settings, result))  # before the table: stdout may be a closed pipe

@@ -5,18 +5,20 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from knapcache.cli import cache_file
+from knapcache.cli import cache_file, options
 from knapcache.cli.inspect import count_of
+from knapcache.cli.log import write_lines
 
 if TYPE_CHECKING:
     from knapcache.store.base import Store
 
 HELP = "write the entries of a cache as lines of JSON"
-DESCRIPTION = """Write the entries of a cache to standard output, one line of JSON each, the most valuable per byte
-first: `knapcache export PATH > entries.jsonl`. The file has requests and answers in plain text, and no keys or secrets.
+DESCRIPTION = """Write the entries of a cache, one line of JSON each, the most valuable per byte first:
+`knapcache export PATH -o entries.jsonl`. The file has requests and answers in plain text, and no keys or secrets.
 `knapcache import` reads it. The cache is only read; another process may own it. Expired entries are left out."""
 
 
@@ -27,6 +29,7 @@ def add(commands: Any) -> None:
     option("--model", metavar="NAME", help="only entries of this model and of its dated versions")
     option("--tag", metavar="TAG", action="append", help="only entries with this tag; repeated: with any of the tags")
     option("--tenant", metavar="NAME", help="only entries of this tenant or group, or of this namespace")
+    options.add_output(parser, "file to write (default: standard output)")
     parser.set_defaults(execute=execute)
 
 
@@ -37,13 +40,13 @@ def execute(args: argparse.Namespace) -> None:
     conditions = purge_conditions(model=args.model, tags=args.tag)
     cache = cache_file.locate(args)
     with closing(open_to_read(cache.place, cache.secret, cache.keys)) as store:
-        written = write(store, conditions.filter(time.time()), args.tenant, cache.names)
-    sys.stdout.flush()
+        lines = lines_of(store, conditions.filter(time.time()), args.tenant, cache.names)
+        written = write_lines(lines, args.output) - 1  # the first line is the header
     print(f"{count_of(written)} exported", file=sys.stderr)
 
 
-def write(store: Store, chosen: Any, tenant: str | None, names: cache_file.TenantNames) -> int:
-    """Write the entries that are chosen, with a progress bar. Return how many."""
+def lines_of(store: Store, chosen: Any, tenant: str | None, names: cache_file.TenantNames) -> Iterator[bytes]:
+    """Yield the header and the entries that are chosen, with a progress bar."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -51,10 +54,9 @@ def write(store: Store, chosen: Any, tenant: str | None, names: cache_file.Tenan
     from knapcache.cache.transfer import entry_line, header_line
     from knapcache.store.base import expired
 
-    found, written = read_source(store), 0
+    found = read_source(store)
     namespaces = None if tenant is None else names.find(tenant, {info.tenant for info in found.infos})
-    out = sys.stdout.buffer
-    out.write(header_line())
+    yield header_line()
     with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
         for info in bar.track(found.infos, description="entries"):
             if expired(info.expires, time.time()) or not chosen(info):
@@ -64,6 +66,4 @@ def write(store: Store, chosen: Any, tenant: str | None, names: cache_file.Tenan
             entry = store.peek(info.key)
             if entry is not None:
                 requests = found.requests.get(info.key, 1.0)
-                out.write(entry_line(entry, requests, names.principals.get(entry.tenant)))
-                written += 1
-    return written
+                yield entry_line(entry, requests, names.principals.get(entry.tenant))

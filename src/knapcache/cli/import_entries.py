@@ -34,9 +34,7 @@ def add(commands: Any) -> None:
     option = parser.add_argument
     option("file", metavar="FILE", help="file of `knapcache export`; - for standard input")
     cache_file.add_options(parser)
-    option(
-        "--capacity", metavar="SIZE", type=size, help="capacity of a cache file that does not exist yet, such as 4GB"
-    )
+    option("--capacity", metavar="SIZE", type=size, help="capacity of a cache that does not exist yet, such as 4GB")
     option("--model", metavar="NAME", help="only entries of this model and of its dated versions")
     option("--tag", metavar="TAG", action="append", help="only entries with this tag; repeated: with any of the tags")
     option("--tenant", metavar="NAME", help="only entries of this tenant or group, or of this namespace")
@@ -55,6 +53,7 @@ def execute(args: argparse.Namespace) -> None:
         try:
             damaged = read(file, importer, args, chosen)
         finally:
+            importer.finish()
             report(importer, handed_over)
     if damaged:
         print_text(f"{damaged:,} damaged lines were left out.")
@@ -72,14 +71,14 @@ def open_file(name: str) -> BinaryIO:
 
 def open_importer(cache: cache_file.CacheLocation, args: argparse.Namespace) -> EntryImporter:
     """Return an importer into the cache: as its owner, or beside the process that owns it."""
-    from knapcache.cache.opening import is_url, secret_forms, secret_in_use
+    from knapcache.cache.opening import secret_forms, secret_in_use, store_exists
     from knapcache.cache.transfer import EntryImporter
 
-    exists = is_url(cache.place) or Path(cache.place).exists()
+    exists = store_exists(cache.place)
     if not exists and args.capacity is None:
-        raise InvalidInput(f"{cache} does not exist: give --capacity for a new cache file")
+        raise InvalidInput(f"{cache} does not exist: give --capacity for a new cache")
     if exists and args.capacity is not None:
-        raise InvalidInput(f"{cache} exists and has a capacity: --capacity is for a new cache file")
+        raise InvalidInput(f"{cache} exists and has a capacity: --capacity is for a new cache")
     secret = secret_in_use(cache.place, cache.secret) if exists else secret_forms(cache.secret)[-1]
     names = cache.names
 
@@ -92,15 +91,19 @@ def open_importer(cache: cache_file.CacheLocation, args: argparse.Namespace) -> 
 
 def open_store(cache: cache_file.CacheLocation, secret: bytes | None, capacity: int | None) -> tuple[Store, str]:
     """Open the store of a cache, as its owner if it has none. Return it and the name of its policy."""
-    from knapcache.cache.opening import TargetStore, open_to_read
+    from knapcache.cache.opening import TargetStore, is_url, open_to_read
     from knapcache.cache.options import seal_secret
     from knapcache.cache.snapshot import read_snapshot
+    from knapcache.store.sqlite.store import SqliteStore
 
     target = TargetStore(place=cache.place, seals=seal_secret(secret), keys=cache.keys, capacity=capacity)
     try:
         store = target.open()
     except NotOwner:
-        store = open_to_read(cache.place, cache.secret, cache.keys)
+        if is_url(cache.place):
+            store = open_to_read(cache.place, cache.secret, cache.keys)
+        else:
+            store = SqliteStore.open_beside_owner(Path(cache.place), target.seals, cache.keys)
     snapshot = read_snapshot(store.load_snapshot() or b"")
     return store, "adaptive" if snapshot is None else snapshot.name
 
@@ -146,5 +149,5 @@ def report(importer: EntryImporter, handed_over: bool) -> None:
         "not admitted": result.rejected,
     }
     left = [f"{number:,} {reason}" for reason, number in reasons.items() if number]
-    done = "handed over to the process that uses the cache, which decides about them" if handed_over else "imported"
+    done = "imported through the process that uses the cache" if handed_over else "imported"
     print_text(f"{count_of(result.stored)} {done}{'; left out: ' if left else ''}{', '.join(left)}.")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from knapcache.cli import cache_file
+from knapcache.cli import cache_file, options
 from knapcache.cli.output import print_table, print_text, printable
 from knapcache.errors import InvalidInput
 from knapcache.units import counted, dollars, format_age, format_size, number
@@ -22,8 +22,6 @@ is requests times cost. Below the totals is the value per megabyte of the least 
 are evicted first. --key shows one entry; --model, --tag and --tenant select entries as `purge` does. For a cache on
 Valkey or Redis, the engine and its limits are shown as well. The cache is only read; another process may own it."""
 DEFAULT_ROWS = 20
-DAY = 86_400.0
-"""Age in seconds from which on requests per day are shown: less is not enough to tell them."""
 Row = dict[str, Any]
 
 
@@ -35,7 +33,7 @@ def add(commands: Any) -> None:
     option("--model", metavar="NAME", help="only entries of this model and of its dated versions")
     option("--tag", metavar="TAG", action="append", help="only entries with this tag; repeated: with any of the tags")
     option("--tenant", metavar="NAME", help="only entries of this tenant or group, or of this namespace")
-    option("--json", action="store_true", help="print JSON")
+    options.add_json(parser)
     option("--top", metavar="N", type=int, help="number of entries to list (default: 20; with --json all)")
     parser.set_defaults(execute=execute)
 
@@ -143,7 +141,7 @@ def show_entry(args: argparse.Namespace, rows: Sequence[Row], cache: cache_file.
         "system": row["system"],
         "size": format_size(row["size"]),
         "cost": format_cost(row["cost"], money),
-        "requests": f"{row['requests']:,.4g}" + (f", {row['per_day']:,.4g} per day" if row["age"] >= DAY else ""),
+        "requests": f"{row['requests']:,.4g}" + ("" if row["per_day"] is None else f", {row['per_day']:,.4g} per day"),
         "value": format_cost(row["value"], money),
         "stored": f"{format_age(row['age'])} ago",
         "expires": expiry(row["expires_in"]),

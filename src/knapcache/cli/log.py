@@ -15,8 +15,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from knapcache.cli import options
 from knapcache.cli.output import output_width, print_text, printable, printable_json
-from knapcache.errors import InvalidInput, MissingExtra
+from knapcache.errors import InvalidInput, MissingExtra, install_command
 from knapcache.units import ALLOWED_AGES, counted, parse_age
 
 if TYPE_CHECKING:
@@ -43,18 +44,18 @@ EXAMPLES = r"""examples:
 
 def add(commands: Any) -> None:
     parser = commands.add_parser("log", help=HELP, description=DESCRIPTION, epilog=EXAMPLES)
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
     search = actions.add_parser("search", help="print lines", description=SEARCH)
     search.add_argument("text", metavar="TEXT", nargs="*", help="words that must all occur")
     add_filters(search, "since", "until")
     search.add_argument("--limit", metavar="N", type=int, default=20, help="maximum number of lines (default: 20)")
     search.add_argument("--full", action="store_true", help="print whole requests and answers")
-    search.add_argument("--json", action="store_true", help="print JSON lines with whole requests and answers")
+    options.add_json(search, "print JSON lines with whole requests and answers")
     search.set_defaults(execute=execute_search)
 
     export = actions.add_parser("export", help="write lines to a file", description=EXPORT)
     export.add_argument("--format", choices=("jsonl", "evals", "parquet"), default="jsonl", help="(default: jsonl)")
-    export.add_argument("--output", metavar="FILE", help="file to write (default: standard output; not for parquet)")
+    options.add_output(export, "file to write (default: standard output; not for parquet)")
     export.add_argument("--text", metavar="TEXT", default="", help="words that must all occur, as in search")
     export.add_argument("--all", action="store_true", help="jsonl and parquet: also lines that a replay cannot use")
     add_filters(export, "since", "until")
@@ -73,7 +74,7 @@ def add_filters(parser: argparse.ArgumentParser, *times: str) -> None:
     """Add the place of the log, and the conditions that all actions share."""
     option = parser.add_argument
     option("--path", metavar="DIR", type=Path, help="data directory (default: that of the settings)")
-    option("--config", metavar="FILE", type=Path, help="settings file (default: the one in KNAPCACHE_CONFIG)")
+    options.add_config(parser)
     option("--model", metavar="PATTERN", default="", help="lines of these models, such as 'gpt-4o*'")
     option("--tenant", metavar="NAME", help="lines of this tenant")
     option("--outcome", metavar="NAME", default="", help="lines with this outcome, such as hit or miss")
@@ -163,9 +164,16 @@ def facts(row: dict[str, Any]) -> str:
     """Return the facts of a line in one line."""
     when = datetime.datetime.fromtimestamp(row["time"]).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     found = [f"#{row['id']}", when, row["outcome"], str(row["status"]), row["model"] or "(no model)", row["tenant"]]
-    found += [f"route {row['route']}" if row["route"] else "", f"${row['usd']:.6f}" if row["usd"] is not None else ""]
+    found += [f"route {row['route']}" if row["route"] else "", dollar_text(row)]
     found += [counted(row["tokens"], "token") if row["tokens"] else "", f"{row['seconds']:.3f} s", row["key"][:12]]
     return printable("  ".join(filter(None, found)))
+
+
+def dollar_text(row: dict[str, Any]) -> str:
+    """Return what an answer cost, and whether that was saved or spent; empty: the price is unknown."""
+    from knapcache.serve.observe.events import SAVED
+
+    return "" if row["usd"] is None else f"${row['usd']:.6f} {'saved' if row['outcome'] in SAVED else 'spent'}"
 
 
 def execute_export(args: argparse.Namespace) -> None:
@@ -200,13 +208,12 @@ def with_progress(file: ContentFile, wanted: LogFilter) -> Iterator[dict[str, An
             bar.advance(task)
 
 
-def write_lines(content: Iterable[bytes], output: str | None, *, parquet: bool) -> int:
+def write_lines(content: Iterable[bytes], target: Path | None, *, parquet: bool = False) -> int:
     """Write lines to a file, which gets its name when it is complete, or to standard output. Return how many."""
-    if output is None:
+    if target is None:
         if sys.stdout.isatty():
             content = (printable_json(line.decode()).encode() for line in content)
         return copy(content, sys.stdout.buffer)
-    target = Path(output)
     try:
         with tempfile.TemporaryDirectory(dir=target.resolve().parent) as folder:
             part = Path(folder, "lines.jsonl")
@@ -217,7 +224,7 @@ def write_lines(content: Iterable[bytes], output: str | None, *, parquet: bool) 
             part.chmod(0o600)  # as the log itself
             os.replace(part, target)
     except OSError as error:
-        raise InvalidInput(f"cannot write to {output}: {error.strerror}") from None
+        raise InvalidInput(f"cannot write to {target}: {error.strerror}") from None
     return written
 
 
@@ -236,7 +243,7 @@ def polars() -> Any:
     try:
         import polars
     except ImportError:
-        raise MissingExtra("--format parquet needs Polars: install knapcache[lab]") from None
+        raise MissingExtra(f"--format parquet needs Polars: {install_command('lab')}") from None
     return polars
 
 

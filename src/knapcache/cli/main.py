@@ -32,7 +32,7 @@ from knapcache.cli import (
     why,
 )
 from knapcache.cli.help_format import HelpFormatter
-from knapcache.errors import KnapcacheError
+from knapcache.errors import KnapcacheError, suggestion
 
 DESCRIPTION = "An LLM response cache that learns what is worth keeping."
 BAD_INPUT = 2
@@ -49,8 +49,25 @@ class CommandLineParser(argparse.ArgumentParser):
         """Parse arguments. A subcommand reports what it does not know itself, so that the error names its own help."""
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+            option = unknown[0].partition("=")[0]
+            names = [name for name in self._option_string_actions if name.startswith("--")]
+            hint = suggestion(option, names, "") if option.startswith("--") else ""
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return found, unknown
+
+    def add_subparsers(self, **options: Any) -> Any:
+        """Add subcommands. Without one, the help is printed."""
+        self.set_defaults(execute=lambda _: self.print_help())
+        return super().add_subparsers(**options)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Raise ArgumentError for a value that is not among the choices."""
+        if action.choices is None or value in action.choices:
+            return
+        names = [str(choice) for choice in action.choices]
+        is_command = isinstance(action, argparse._SubParsersAction)
+        what = f"unknown {str(action.metavar).lower()}" if is_command else "invalid choice"
+        raise argparse.ArgumentError(None if is_command else action, f"{what} {value!r}{suggestion(value, names)}")
 
     def error(self, message: str) -> NoReturn:
         self.exit(BAD_INPUT, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
@@ -60,7 +77,7 @@ def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     """Return the parser for this command line. Commands with slow imports get their options only if they are named."""
     parser = CommandLineParser(prog="knapcache", description=DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"knapcache {version('knapcache')}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     serve.add(commands)
     demo.add(commands, with_options="demo" in argv)
     inspect.add(commands)
@@ -92,7 +109,7 @@ def main(argv: Sequence[str]) -> int:
         args.execute(args)
         sys.stdout.flush()
     except KnapcacheError as error:
-        print(f"knapcache: error: {error}", file=sys.stderr)
+        print_error(error)
         return BAD_INPUT
     except KeyboardInterrupt:
         if getattr(args, "ends_by_interrupt", False):  # Ctrl-C is the usual end of the command
@@ -103,10 +120,18 @@ def main(argv: Sequence[str]) -> int:
         discard_stdout()
         return 0
     except OSError as error:  # for example a full disk behind `> file`
-        print(f"knapcache: error: {error}", file=sys.stderr)
+        print_error(error)
         discard_stdout()
         return BAD_INPUT
     return 0
+
+
+def print_error(error: Exception) -> None:
+    """Print why a command failed. Names in files and of files must not change the terminal."""
+    from knapcache.cli.output import printable
+
+    text = printable(str(error), keep="\n")
+    print(f"knapcache: error: {text}", file=sys.stderr)
 
 
 def discard_stdout() -> None:

@@ -1,8 +1,7 @@
-"""Text and tables on stdout that fit the terminal, and the option type for output directories."""
+"""Text and tables on stdout that fit the terminal."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
@@ -11,7 +10,6 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -124,10 +122,3 @@ def _format_cell(value: Any) -> str:
             return str(value)
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else printable(str(value), keep="\n")
-
-
-def directory(text: str) -> Path:
-    """Parse the option for an output directory."""
-    if not text:
-        raise argparse.ArgumentTypeError("directory name must not be empty")
-    return Path(text)

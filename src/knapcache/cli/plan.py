@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from knapcache.cli import executor_options, trace_options
-from knapcache.cli.output import directory, print_table, print_text
+from knapcache.cli import executor_options, options, trace_options
+from knapcache.cli.output import print_table, print_text
 
 HELP = "recommend a cache capacity from a log"
 DESCRIPTION = """Replay a log with several policies over a range of capacities. Report what each capacity would have
@@ -18,12 +18,12 @@ saved on this log, what one more MB would have saved, and the smallest capacity 
 possible saving. A log of at least a day is also projected: the saving per day, with its range. Long logs are sampled
 by key.
 
-With --out, also write an interactive report that works offline (plan.html), plan.png and plan.json."""
+With --output, also write an interactive report that works offline (plan.html), plan.png and plan.json."""
 EXAMPLES = r"""examples:
   knapcache plan calls.jsonl --prices auto
   knapcache plan batch_input.jsonl batch_output.jsonl --prices auto
   knapcache plan export.jsonl --format helicone
-  knapcache plan trace.csv.gz --capacity 64MB..16GB:9 --out report
+  knapcache plan trace.csv.gz --capacity 64MB..16GB:9 -o report
   knapcache plan trace.parquet --policy lru,gdsf-cost --sample off \
       --json plan.json
 
@@ -53,8 +53,8 @@ def add(commands: Any, *, with_options: bool) -> None:
         help=f"LOW..HIGH, LOW..HIGH:COUNT or a comma-separated list (default: {capacities}), "
         + trace_options.CAPACITY_HELP,
     )
-    option("--out", metavar="DIR", type=directory, help="directory for plan.html, plan.png and plan.json")
-    option("--json", metavar="FILE", help="write the numbers as JSON; - writes them to stdout instead of the table")
+    options.add_output(parser, "directory for plan.html, plan.png and plan.json", metavar="DIR")
+    options.add_json_file(parser, "numbers")
     option(
         "--sample",
         metavar="N",
@@ -81,9 +81,9 @@ def execute(args: argparse.Namespace) -> None:
     capacities = CapacityRange.parse(args.capacity)
     check_arguments(policies, capacities.capacities, args.seed, args.jobs)
     sample = parse_sample(args.sample)
-    if args.out is not None:
+    if args.output is not None:
         report.require_plotting()
-    folder = OutputDirectory(args.out) if args.out is not None else None
+    folder = OutputDirectory(args.output) if args.output is not None else None
     out = OutputFile(Path(args.json)) if args.json not in (None, "-") else None
     with executor_options.open_executor(args) as jobs:
         trace = trace_options.read(args, rules, args.trace)

@@ -7,6 +7,7 @@ import json
 import sys
 from typing import Any
 
+from knapcache.cli import options
 from knapcache.cli.output import output_width, print_table, print_text
 from knapcache.policy import registry
 
@@ -18,7 +19,7 @@ MIN_WIDTH = 120
 
 def add(commands: Any) -> None:
     parser = commands.add_parser("policies", help="list cache policies", description=DESCRIPTION)
-    parser.add_argument("--json", action="store_true", help="print JSON with name, online, summary and paper")
+    options.add_json(parser, "print JSON with name, online, summary and paper")
     parser.set_defaults(execute=execute)
 
 

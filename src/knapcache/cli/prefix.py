@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from knapcache.cli import trace_options
+from knapcache.cli import options, trace_options
 from knapcache.cli.output import print_table, print_text
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def add(commands: Any, *, with_options: bool) -> None:
         help="the provider does not let a prefix live long that it has written for a short time and that is now marked "
         "for a long one",
     )
-    option("--json", metavar="FILE", help="write the rows as JSON; - writes them to stdout instead of the table")
+    options.add_json_file(parser)
     option("--plot", metavar="FILE", help="write a bar chart of the ratios as PNG; needs knapcache[lab]")
     parser.set_defaults(execute=execute)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
 HELP = "remove entries from a cache"
 DESCRIPTION = """Remove the entries of a cache that match every given condition. On a terminal, what would be removed is
 shown first, and you are asked to confirm. --dry-run only shows it, and works while another process owns the cache. To
-remove entries from a file, stop that process first, or purge through its own interface (the proxy's dashboard or admin
-API, Cache.purge). On Valkey or Redis the owner does it, and all proxies serve the entries no longer within a second."""
+remove entries from a file, stop that process first, or purge through it (the proxy's dashboard or admin API,
+Cache.purge); the error has the command. On Valkey or Redis
+the owner does it, and all proxies serve the entries no longer within a second."""
 MAX_AGE = 1e12
 
 
@@ -73,9 +75,7 @@ def execute(args: argparse.Namespace) -> None:
     try:
         store = open_store(cache.place, cache.secret, cache.keys)
     except NotOwner:
-        raise NotOwner(
-            f"{cache} is in use by a running process: purge there, or stop it first; --dry-run works"
-        ) from None
+        raise NotOwner(in_use(cache, args, given)) from None
     with closing(store):
         chosen = choose(store, args, given, cache.names)
         asks = sys.stdin.isatty() and sys.stdout.isatty() and not args.yes
@@ -88,6 +88,24 @@ def execute(args: argparse.Namespace) -> None:
             return
         removed = sum(purge_store(store, one) for one in chosen)
     print(f"{count_of(removed)} removed" if removed else f"0 entries removed: {nothing(args)}")
+
+
+def in_use(cache: cache_file.CacheLocation, args: argparse.Namespace, given: dict[str, Any]) -> str:
+    """Return what to do while another process owns the cache: the call of the proxy's admin API, or of the library."""
+    from knapcache.cache.opening import open_to_read
+
+    found = given | {"key": args.key, "tenant": args.tenant, "all": args.all or None}
+    if args.key is not None:
+        with closing(open_to_read(cache.place, cache.secret, cache.keys)) as store:
+            found["key"] = cache_file.find_key(args.key, (info.key.hex() for info in store.scan())) or args.key
+    conditions = {name: value for name, value in found.items() if value is not None}
+    text = f"{cache} is in use by a running process, which must remove the entries"
+    if cache.names.secret is None:
+        return f"{text}: call Cache.purge there, or stop it first"
+    token = Path(cache.place).with_name("admin-token")
+    bearer = f"$(cat {token})" if token.is_file() else "$KNAPCACHE_ADMIN_TOKEN"
+    call = f"curl -H \"Authorization: Bearer {bearer}\" --json '{json.dumps(conditions)}' {cache.url}/admin/v1/purge"
+    return f"{text}: use Purge on its dashboard, or run {call}"
 
 
 def read_digest(file: Path) -> str:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from knapcache.cli import executor_options, trace_options
+from knapcache.cli import executor_options, options, trace_options
 from knapcache.cli.output import print_table, print_text
 
 HELP = "replay a trace against policies and capacities"
@@ -46,30 +46,34 @@ def add(commands: Any, *, with_options: bool) -> None:
         required=True,
         help=f"comma-separated capacities, {trace_options.CAPACITY_HELP}",
     )
-    option("--json", metavar="FILE", help="write the rows as JSON; - writes them to stdout instead of the table")
+    options.add_output(parser, "directory for replay.json, with the rows", metavar="DIR")
+    options.add_json_file(parser)
     trace_options.add_options(parser)
     parser.set_defaults(execute=execute)
 
 
 def execute(args: argparse.Namespace) -> None:
     from knapcache.sim import summary
-    from knapcache.sim.files import OutputFile
+    from knapcache.sim.files import OutputDirectory, OutputFile
     from knapcache.sim.grid import check_arguments, replay_grid
 
     rules = trace_options.column_rules(args)
     policies = trace_options.split_list(args.policy)
     capacities = check_arguments(policies, trace_options.split_list(args.capacity), args.seed, args.jobs)
     out = OutputFile(Path(args.json)) if args.json not in (None, "-") else None
+    folder = OutputDirectory(args.output) if args.output is not None else None
     with executor_options.open_executor(args) as jobs:  # connects first: reading a long trace comes after all checks
         trace = trace_options.read(args, rules, args.trace)
         rows = replay_grid(trace, policies, capacities, seed=args.seed, jobs=jobs)
     text = json.dumps(rows, indent=1, allow_nan=False)
+    paths = folder.write({"replay.json": (text + "\n").encode()}) if folder else []
     if args.json == "-":
         print(text)
         return
     if out:  # before the table: stdout may be a closed pipe
         out.write(text + "\n")
+        paths.append(out.path)
     print_text(summary.trace_facts(trace))
     print_table(summary.replay_table(rows, trace.unit))
-    if out:
-        print(out.path)
+    for path in paths:
+        print(path)

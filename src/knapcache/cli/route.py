@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import Any
 
+from knapcache.cli import options
 from knapcache.cli.output import print_table, print_text
 from knapcache.cli.why import ENDPOINTS, read_body
 from knapcache.errors import InvalidInput
@@ -18,15 +18,15 @@ in the order of the settings whose conditions are all met applies. Nothing is se
 
 def add(commands: Any) -> None:
     parser = commands.add_parser("route", help=HELP, description=HELP[0].upper() + HELP[1:] + ".")
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
     test = actions.add_parser("test", help=HELP, description=DESCRIPTION)
     option = test.add_argument
     option("request", metavar="REQUEST", help="JSON file with the body of a request; -: standard input")
-    option("--config", type=Path, metavar="FILE", help="settings file (default: the one in KNAPCACHE_CONFIG)")
+    options.add_config(test)
     option("--endpoint", metavar="NAME", help="such as chat/completions (default: the one that fits the body)")
     option("--tenant", metavar="NAME", default="", help="the tenant that sends the request")
     option("--header", metavar="NAME:VALUE", action="append", default=[], help="a header of the request")
-    option("--json", action="store_true", help="print JSON")
+    options.add_json(test)
     test.set_defaults(execute=execute)
 
 

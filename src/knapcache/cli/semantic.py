@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from knapcache.cli import options
 from knapcache.cli.output import print_table, print_text
 from knapcache.cli.prefix import progress_bar
 
@@ -20,10 +22,13 @@ the truth of the log (--truth), else from the answers in the log, which are comp
 a model. A log with neither shows how many requests have a match; nothing is certified then.
 
 LOG has one JSON object per line: with `text`, or with the body of a request, at the top level or in `request` or
-`body`. The answer is in `answer` or `response`. Needs knapcache[semantic]."""
+`body`. The answer is in `answer` or `response`. A directory means its files, in the order of their names. A proxy's log
+(knapcache log export) can be used, too: lines that it answered by similarity are left out. Needs
+knapcache[semantic]."""
 EXAMPLES = r"""examples:
   knapcache semantic questions.jsonl --truth intent --error 0.05
   knapcache semantic requests.jsonl.gz --json result.json --plot result.png
+  knapcache log export --output log.jsonl && knapcache semantic log.jsonl
   zcat log.gz | knapcache semantic - --truth label --json -
 """
 EXAMPLES_OF_WRONG = 10
@@ -38,7 +43,12 @@ def add(commands: Any, *, with_options: bool) -> None:
 
     parser = commands.add_parser("semantic", help=HELP, description=DESCRIPTION, epilog=EXAMPLES)
     option = parser.add_argument
-    option("log", metavar="LOG", type=Path, help="JSON lines, plain or compressed with gzip or zstd; - reads stdin")
+    option(
+        "log",
+        metavar="LOG",
+        type=Path,
+        help="JSON lines, plain or compressed with gzip or zstd, or a directory of such files; - reads stdin",
+    )
     option(
         "--error",
         metavar="SHARE",
@@ -64,7 +74,7 @@ def add(commands: Any, *, with_options: bool) -> None:
     )
     option("--seed", metavar="N", type=int, default=0, help="seed of the draws for audits (default: 0)")
     option("--wrong", metavar="N", type=int, default=0, help="list the first N wrong answers that were served")
-    option("--json", metavar="FILE", help="write the result as JSON; - writes it to stdout instead of the tables")
+    options.add_json_file(parser, "numbers")
     option("--plot", metavar="FILE", help="write the shares served and wrong as PNG; needs knapcache[lab]")
     parser.set_defaults(execute=execute)
 
@@ -89,12 +99,14 @@ def execute(args: argparse.Namespace) -> None:
         figures.new_figure()  # raises MissingExtra
     plot = OutputFile(Path(args.plot)) if args.plot is not None else None
     out = OutputFile(Path(args.json)) if args.json not in (None, "-") else None
+    left_out = Counter[str]()
     with progress_bar() as bar:
         task = bar.add_task(f"reading {args.log.name}", total=None)
         questions = read_questions(
             args.log,
             fields,
             max_temperature=args.temperature,
+            left_out=left_out,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
         bar.remove_task(task)
@@ -116,7 +128,7 @@ def execute(args: argparse.Namespace) -> None:
             progress=lambda done: bar.update(replaying, completed=done),
         )
     found.seconds = time.perf_counter() - start
-    result = report.summary(found, questions, compare)
+    result = report.summary(found, questions, compare, left_out.total())
     text = json.dumps(result, indent=1, allow_nan=False) + "\n"
     paths = []
     if plot:

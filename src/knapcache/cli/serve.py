@@ -11,11 +11,11 @@ import secrets
 import sys
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from knapcache.cli import options
 from knapcache.cli.output import print_table
-from knapcache.errors import InvalidInput, MissingExtra
+from knapcache.errors import InvalidInput, MissingExtra, install_command
 
 if TYPE_CHECKING:
     from knapcache.serve.settings import Settings
@@ -49,7 +49,7 @@ FLAGS = {
 def add(commands: Any) -> None:
     parser = commands.add_parser("serve", help=HELP, description=DESCRIPTION)
     option = parser.add_argument
-    option("--config", metavar="FILE", type=Path, help="TOML file with settings (default: $KNAPCACHE_CONFIG)")
+    options.add_config(parser)
     option("--upstream", metavar="URL", help="provider for all requests; local: the model on this machine")
     for name, (metavar, text) in FLAGS.items():
         option(f"--{name.replace('_', '-')}", metavar=metavar, help=text.replace("%", "%%"))
@@ -72,7 +72,7 @@ def add(commands: Any) -> None:
     instead.add_argument(
         "--rotate-token", action="store_true", help="replace the admin token in the data directory, and exit"
     )
-    option("--json", action="store_true", help="with --show-settings: print JSON")
+    options.add_json(parser, "with --show-settings: print JSON")
     parser.set_defaults(execute=execute)
 
 
@@ -90,7 +90,7 @@ def execute(args: argparse.Namespace) -> None:
         return
     missing = [name for name in REQUIRED_PACKAGES if find_spec(name) is None]
     if missing:
-        raise MissingExtra(f"the proxy needs {', '.join(missing)}: pip install 'knapcache[serve]'")
+        raise MissingExtra(f"the proxy needs {', '.join(missing)}: {install_command('serve')}")
     from knapcache.serve.settings.loading import load, rows
 
     flags = settings_from_flags(args)

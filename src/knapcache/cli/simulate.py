@@ -7,8 +7,8 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from knapcache.cli import executor_options, trace_options
-from knapcache.cli.output import directory, print_table, print_text
+from knapcache.cli import executor_options, options, trace_options
+from knapcache.cli.output import print_table, print_text
 from knapcache.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -27,12 +27,13 @@ design in %. All designs have the same capacity in total and decide with the sam
 EXAMPLES = r"""examples:
   knapcache simulate cluster trace.csv.gz --proxies 10 --hits-late 1000 \
       --settles-late 100 --nursery 2%
-  knapcache simulate cluster trace.csv.gz --proxies 3,10,50 --out report
+  knapcache simulate cluster trace.csv.gz --proxies 3,10,50 -o report
   knapcache simulate cluster monday.csv tuesday.csv --policy lru,adaptive \
       --capacity 10% --design decider,nursery --json -
 
 """
-DEFAULT_POLICY, DEFAULT_CAPACITIES = "adaptive", "1%,5%,10%,30%"
+DEFAULT_POLICY, DEFAULT_CAPACITIES, DEFAULT_PROXIES = "adaptive", "1%,5%,10%,30%", "3,10,50"
+"""With the other defaults: the settings of the table in docs/guides/cluster.md."""
 
 
 def add(commands: Any, *, with_options: bool) -> None:
@@ -42,7 +43,7 @@ def add(commands: Any, *, with_options: bool) -> None:
         return
     from knapcache.sim.sharing.designs import DESIGNS, VARIANTS, SharingSettings
 
-    names = parser.add_subparsers(dest="name", metavar="NAME", required=True)
+    names = parser.add_subparsers(dest="name", metavar="NAME")
     lines = [
         textwrap.fill(design.summary, 76, initial_indent=f"  {name:18}", subsequent_indent=" " * 20)
         for name, design in (DESIGNS | VARIANTS).items()
@@ -56,8 +57,8 @@ def add(commands: Any, *, with_options: bool) -> None:
     option(
         "--proxies",
         metavar="LIST",
-        default=str(default.proxies),
-        help=f"comma-separated numbers of proxies (default: {default.proxies})",
+        default=DEFAULT_PROXIES,
+        help=f"comma-separated numbers of proxies (default: {DEFAULT_PROXIES})",
     )
     option(
         "--hits-late",
@@ -98,8 +99,8 @@ def add(commands: Any, *, with_options: bool) -> None:
         metavar="LIST",
         help=f"comma-separated designs (default: {','.join(DESIGNS)})",
     )
-    option("--out", metavar="DIR", type=directory, help="directory for cluster.json, cluster.csv and cluster.png")
-    option("--json", metavar="FILE", help="write the rows as JSON; - writes them to stdout instead of the table")
+    options.add_output(cluster, "directory for cluster.json, cluster.csv and cluster.png", metavar="DIR")
+    options.add_json_file(cluster)
     trace_options.add_options(cluster)
     cluster.set_defaults(execute=execute)
 
@@ -129,9 +130,9 @@ def execute(args: argparse.Namespace) -> None:
         designs=trace_options.split_list(args.design) if args.design is not None else None,
     )
     check_arguments(comparison.policies, comparison.capacities, args.seed, args.jobs)
-    if args.out is not None:
+    if args.output is not None:
         figures.new_figure()  # raises MissingExtra before the long work
-    folder = OutputDirectory(args.out) if args.out is not None else None
+    folder = OutputDirectory(args.output) if args.output is not None else None
     out = OutputFile(Path(args.json)) if args.json not in (None, "-") else None
     with executor_options.open_executor(args) as jobs:
         traces = read_traces(args, rules)

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from knapcache.cli import options
 from knapcache.cli.output import print_text
 from knapcache.cli.route import read_header
 from knapcache.errors import InvalidInput
@@ -24,7 +25,6 @@ DESCRIPTION = """Send the requests of a JSONL file through a running proxy, so t
 is the body of a request, a line of OpenAI's or Anthropic's batch API, or one of the proxy's content log. Shows first
 what misses would cost; on a terminal it asks before it sends. Answers that the cache has already cost nothing. Ctrl-C
 stops it and prints the summary so far."""
-URL = "http://127.0.0.1:8080/v1"
 CONCURRENCY = 4
 
 
@@ -32,16 +32,16 @@ def add(commands: Any) -> None:
     parser = commands.add_parser("warm", help=HELP, description=DESCRIPTION)
     option = parser.add_argument
     option("requests", metavar="FILE", type=Path, help="JSONL file with requests")
-    option("--url", default=URL, help=f"base URL of the proxy (default: {URL})")
+    options.add_proxy(parser)
     option("--key-env", metavar="NAME", help="environment variable with the API key that is sent")
     option("--header", metavar="NAME:VALUE", action="append", default=[], help="a header that is sent")
     option("--endpoint", metavar="NAME", help="of lines that do not name theirs (default: the one that fits the body)")
     option("--concurrency", metavar="N", type=int, default=CONCURRENCY,
            help=f"maximum requests in flight (default: {CONCURRENCY})")  # fmt: skip
     option("--max-usd", metavar="USD", type=float, help="stop before more dollars than this are spent")
-    option("--config", metavar="FILE", type=Path, help="settings file of the proxy, for its prices")
+    options.add_config(parser, "settings file of the proxy, for its prices")
     option("--yes", action="store_true", help="do not ask before sending")
-    option("--json", action="store_true", help="print the summary as JSON")
+    options.add_json(parser, "print the summary as JSON")
     parser.set_defaults(execute=execute)
 
 
@@ -50,7 +50,7 @@ def execute(args: argparse.Namespace) -> None:
     from knapcache.demo.warming import Warmer, read_requests
     from knapcache.price.meter import USD_PER_SECOND, Meter
 
-    url = TrafficOptions(url=args.url).url.rstrip("/")
+    url = TrafficOptions(url=args.url, ca=args.ca).url.rstrip("/")
     if args.concurrency < 1:
         raise InvalidInput(f"--concurrency must be at least 1, not {args.concurrency}")
     if args.max_usd is not None and not (args.max_usd >= 0 and math.isfinite(args.max_usd)):
@@ -95,7 +95,7 @@ def execute(args: argparse.Namespace) -> None:
             def update(now: WarmResult) -> None:
                 progress.update(task, completed=now.finished, description=result_text(now, file))
 
-            warmer = Warmer(url, meter, key=key, headers=headers, max_usd=args.max_usd, on_progress=update)
+            warmer = Warmer(url, meter, key=key, headers=headers, max_usd=args.max_usd, ca=args.ca, on_progress=update)
             result.value = warmer.result
             await warmer.run(file.requests, args.concurrency)
 

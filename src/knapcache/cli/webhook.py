@@ -6,9 +6,9 @@ import argparse
 import asyncio
 import json
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
+from knapcache.cli import options
 from knapcache.cli.output import print_table
 from knapcache.errors import InvalidInput
 
@@ -19,13 +19,11 @@ result. A failed delivery is tried once only, and ends with exit code 2."""
 
 def add(commands: Any) -> None:
     parser = commands.add_parser("webhook", help=HELP, description=HELP[0].upper() + HELP[1:] + ".")
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
     test = actions.add_parser("test", help=HELP, description=DESCRIPTION)
-    test.add_argument(
-        "--config", type=Path, metavar="FILE", help="settings file (default: the one in KNAPCACHE_CONFIG)"
-    )
+    options.add_config(test)
     test.add_argument("--name", metavar="NAME", help="only this webhook")
-    test.add_argument("--json", action="store_true", help="print JSON")
+    options.add_json(test)
     test.set_defaults(execute=execute)
 
 

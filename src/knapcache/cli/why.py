@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from knapcache.cli import cache_file
+from knapcache.cli import cache_file, options
 from knapcache.cli.output import print_table, print_text
 from knapcache.errors import InvalidInput, reason_text
 from knapcache.units import counted, format_age
@@ -34,7 +34,7 @@ def add(commands: Any) -> None:
     option("request", metavar="REQUEST", help="JSON file with the body of a request; -: standard input")
     cache_file.add_options(parser)
     option("--endpoint", metavar="NAME", help="such as chat/completions (default: the one that fits best)")
-    option("--json", action="store_true", help="print JSON")
+    options.add_json(parser)
     parser.set_defaults(execute=execute)
 
 

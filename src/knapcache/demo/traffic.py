@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from knapcache.errors import InvalidInput, MissingExtra, UpstreamFailed, reason_text
+from knapcache.errors import InvalidInput, MissingExtra, UpstreamFailed, install_command, reason_text
 
 if TYPE_CHECKING:
     from knapcache.serve.upstream import Client
@@ -57,6 +57,8 @@ class TrafficOptions:
     """Target, volume and content of the traffic."""
 
     url: str = "http://127.0.0.1:8080/v1"
+    ca: Path | None = None
+    """PEM file with the certificates to trust; None: the system's."""
     requests: int = 300
     rate: float = 5.0
     """Average requests per second."""
@@ -76,6 +78,8 @@ class TrafficOptions:
             valid = valid and not parts.query and not parts.fragment and "@" not in parts.netloc
         except ValueError:
             valid = False
+        if self.ca is not None and not self.ca.is_file():
+            raise InvalidInput(f"ca must be a PEM file with certificates; there is no file {self.ca}")
         if not valid:
             raise InvalidInput(f"url must look like http://127.0.0.1:8080/v1, not {self.url!r}")
         for name, number in (("requests", self.requests), ("clients", self.clients), ("max tokens", self.max_tokens)):
@@ -219,10 +223,11 @@ async def send_traffic(
     """
     try:
         from knapcache.serve.upstream import Client
+        from knapcache.serve.upstream.connect import TlsFiles
     except ImportError:
-        raise MissingExtra("demo needs the proxy's HTTP client: pip install 'knapcache[serve]'") from None
+        raise MissingExtra(f"demo needs the proxy's HTTP client: {install_command('serve')}") from None
     in_flight = asyncio.Semaphore(options.clients)
-    with contextlib.closing(Client("the proxy", CONNECT_TIMEOUT, REQUEST_TIMEOUT)) as client:
+    with contextlib.closing(Client("the proxy", CONNECT_TIMEOUT, REQUEST_TIMEOUT, tls=TlsFiles(options.ca))) as client:
 
         async def send(request: DemoRequest) -> None:
             try:

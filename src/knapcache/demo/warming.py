@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from knapcache.demo.traffic import CACHED_OUTCOMES, CONNECT_TIMEOUT, REQUEST_TIMEOUT, error_text
-from knapcache.errors import InvalidInput, MissingExtra, UpstreamFailed, reason_text
+from knapcache.errors import InvalidInput, MissingExtra, UpstreamFailed, install_command, reason_text
 from knapcache.model import Endpoint
 from knapcache.price.meter import PLAIN_NAMES, Meter
 
@@ -222,11 +222,12 @@ class Warmer:
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
         max_usd: float | None = None,
+        ca: Path | None = None,
         on_progress: Callable[[WarmResult], None] = lambda _result: None,
         pause: Callable[[float], Any] = asyncio.sleep,
     ) -> None:
         self._url, self._meter, self._key, self._headers = url, meter, key, dict(headers or {})
-        self._max_usd, self._on_progress, self._pause = max_usd, on_progress, pause
+        self._max_usd, self._on_progress, self._pause, self._ca = max_usd, on_progress, pause, ca
         self._changed = asyncio.Condition()
         self._in_flight = 0
         self.result = WarmResult()
@@ -238,11 +239,14 @@ class Warmer:
         """
         try:
             from knapcache.serve.upstream import Client
+            from knapcache.serve.upstream.connect import TlsFiles
         except ImportError:
-            raise MissingExtra("warm needs the proxy's HTTP client: pip install 'knapcache[serve]'") from None
+            raise MissingExtra(f"warm needs the proxy's HTTP client: {install_command('serve')}") from None
         self.result.requests = len(requests)
         waiting = iter(requests)
-        with contextlib.closing(Client("the proxy", CONNECT_TIMEOUT, REQUEST_TIMEOUT)) as client:
+        with contextlib.closing(
+            Client("the proxy", CONNECT_TIMEOUT, REQUEST_TIMEOUT, tls=TlsFiles(self._ca))
+        ) as client:
             first = next(waiting, None)
             if first is not None:  # alone: a server that is down must fail one request
                 await self._send(client, first)

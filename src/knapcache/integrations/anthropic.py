@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from knapcache.cache import Cache
-from knapcache.errors import MissingExtra
+from knapcache.errors import MissingExtra, install_command
 from knapcache.integrations.transport import CacheTransport
 from knapcache.integrations.transport_async import AsyncCacheTransport
 
@@ -43,5 +43,5 @@ def sdk() -> Any:
     try:
         import anthropic
     except ImportError:
-        raise MissingExtra("Anthropic's SDK is not installed: pip install 'knapcache[anthropic]'") from None
+        raise MissingExtra(f"Anthropic's SDK is not installed: {install_command('anthropic')}") from None
     return anthropic

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from knapcache.cache import Cache
-from knapcache.errors import MissingExtra
+from knapcache.errors import MissingExtra, install_command
 from knapcache.integrations.two_phase import TwoPhaseCache
 
 try:
@@ -29,7 +29,7 @@ try:
     from langchain_core.messages import AIMessage, AIMessageChunk, ChatMessage, ChatMessageChunk
     from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, Generation, GenerationChunk
 except ImportError:
-    raise MissingExtra("LangChain is not installed: pip install 'knapcache[langchain]'") from None
+    raise MissingExtra(f"LangChain is not installed: {install_command('langchain')}") from None
 
 log = logging.getLogger("knapcache.integrations")
 

@@ -25,14 +25,14 @@ from typing import Any
 import orjson
 
 from knapcache.cache import Cache
-from knapcache.errors import MissingExtra
+from knapcache.errors import MissingExtra, install_command
 from knapcache.integrations.two_phase import TwoPhaseCache
 from knapcache.wire.cache_control import parse_seconds
 
 try:
     from litellm.caching.base_cache import BaseCache
 except ImportError:
-    raise MissingExtra("LiteLLM is not installed: pip install 'knapcache[litellm]'") from None
+    raise MissingExtra(f"LiteLLM is not installed: {install_command('litellm')}") from None
 
 log = logging.getLogger("knapcache.integrations")
 

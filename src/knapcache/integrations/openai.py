@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from knapcache.cache import Cache
-from knapcache.errors import MissingExtra
+from knapcache.errors import MissingExtra, install_command
 from knapcache.integrations.transport import CacheTransport
 from knapcache.integrations.transport_async import AsyncCacheTransport
 
@@ -45,5 +45,5 @@ def sdk() -> Any:
     try:
         import openai
     except ImportError:
-        raise MissingExtra("OpenAI's SDK is not installed: pip install 'knapcache[openai]'") from None
+        raise MissingExtra(f"OpenAI's SDK is not installed: {install_command('openai')}") from None
     return openai

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, Any
 
-from knapcache.errors import MissingExtra
+from knapcache.errors import MissingExtra, install_command
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,7 +37,7 @@ def new_figure(
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ImportError:
-        raise MissingExtra("figures need Matplotlib: pip install 'knapcache[lab]'") from None
+        raise MissingExtra(f"figures need Matplotlib: {install_command('lab')}") from None
     mpl.rcParams.update(
         {
             "axes.spines.top": False,

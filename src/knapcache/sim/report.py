@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from knapcache.errors import MissingExtra
+from knapcache.errors import MissingExtra, install_command
 from knapcache.sim.figures import as_png, new_figure, style
 from knapcache.sim.plan import CapacityPlan
 from knapcache.sim.summary import cost, facts, legend, price_unit, recommendation, table, to_json, unit_name
@@ -103,7 +103,7 @@ def require_plotting() -> None:
         import matplotlib  # noqa: F401
         import plotly  # noqa: F401
     except ImportError:
-        raise MissingExtra("reports need Matplotlib and Plotly: pip install 'knapcache[lab]'") from None
+        raise MissingExtra(f"reports need Matplotlib and Plotly: {install_command('lab')}") from None
 
 
 def figure_png(plan: CapacityPlan, log: str) -> bytes:
