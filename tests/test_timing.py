@@ -30,6 +30,7 @@ from tests.support.timing import (
 REPEATED = """
 import threading
 import pytest
+from tests.support.programs import find_program
 from tests.support.timing import TooSlow, check_seconds
 
 runs = {}
@@ -81,6 +82,21 @@ def test_no_answer_in_time_once():
 def test_always_slow():
     print("attempt", count("always"))
     raise TooSlow("work")
+
+def test_without_a_program():
+    find_program("nonesuch", "the package none")
+"""
+SLOW_ONCE = """
+import pytest
+from tests.support.timing import TooSlow
+
+runs = []
+
+@pytest.mark.parametrize("k", range(COUNT))
+def test_slow_once(k):
+    runs.append(k)
+    if runs.count(k) == 1:
+        raise TooSlow("work")
 """
 
 
@@ -128,20 +144,38 @@ def test_linear_time_is_told_from_quadratic_time() -> None:
     check_linear(lambda _: lambda: None, 10, "nothing")
 
 
-@pytest.mark.parametrize("parallel", [[], ["-p", "xdist", "-n", "2", "--dist", "loadfile"]], ids=["one", "parallel"])
-def test_only_a_missed_time_limit_is_measured_again(tmp_path: Path, parallel: list[str]) -> None:
+def run_pytest(folder: Path, *more: str) -> tuple[int, str]:
+    """Run the tests of a folder with the options of this project; return the exit code and the output."""
     options = shlex.split(
         tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["addopts"]
     )
     reruns = options[options.index("--reruns") : options.index("--only-rerun") + 2]
-    (tmp_path / "test_repeated.py").write_text(REPEATED)
+    (folder / "conftest.py").write_text("from tests.support.run_report import *\n")
     command = [sys.executable, "-m", "pytest", "-vs", "-p", "no:cacheprovider", "--disable-plugin-autoload"]
-    command += [*parallel, "-p", "rerunfailures", *reruns, "--rootdir", str(tmp_path), str(tmp_path)]
+    command += [*more, "-p", "rerunfailures", *reruns, "--rootdir", str(folder), str(folder)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     for name in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID"):
         environment.pop(name, None)
-    shown = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=120).stdout
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, timeout=120)
+    return done.returncode, done.stdout
+
+
+@pytest.mark.parametrize("parallel", [[], ["-p", "xdist", "-n", "2", "--dist", "loadfile"]], ids=["one", "parallel"])
+def test_only_a_missed_time_limit_is_measured_again(tmp_path: Path, parallel: list[str]) -> None:
+    (tmp_path / "test_repeated.py").write_text(REPEATED)
+    _, shown = run_pytest(tmp_path, *parallel)
     summary = shown.strip().splitlines()[-1]
-    assert re.sub(r" in .*", "", summary.strip("= ")) == "2 failed, 5 passed, 6 rerun", shown
-    for name in ("test_wrong_once", "test_always_slow"):
+    assert re.sub(r" in .*", "", summary.strip("= ")) == "3 failed, 4 passed, 1 skipped, 5 rerun", shown
+    for name in ("test_wrong_once", "test_no_answer_in_time_once", "test_always_slow"):
         assert re.search(rf"^FAILED .*::{name}", shown, re.M), shown
+    assert re.search(r"^ +1 × nonesuch +the package none$", shown, re.M), shown
+    assert re.search(r"^ +3 × test_repeated.py::test_always_slow$", shown, re.M), shown
+
+
+def test_a_run_fails_if_many_tests_were_measured_again(tmp_path: Path) -> None:
+    for count in (3, 4):
+        (tmp_path / "test_repeated.py").write_text(SLOW_ONCE.replace("COUNT", str(count)))
+        code, shown = run_pytest(tmp_path)
+        assert f"{count} passed, {count} rerun" in shown
+        assert code == (count > 3), shown
+        assert ("FAILED: 4 tests ran again, more than 3" in shown) == (count > 3), shown

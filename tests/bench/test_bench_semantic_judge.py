@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.programs import find_module
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "bench"))
 
@@ -16,7 +18,7 @@ import semantic_judge  # noqa: E402 - after the change of sys.path
 
 def test_no_wrong_answer_is_accepted_in_a_small_run() -> None:
     for package in ("onnxruntime", "tokenizers"):
-        pytest.importorskip(package, reason="the extra semantic is not installed")
+        find_module(package, "the extra semantic")
     record = semantic_judge.measure(each=1)
     assert record["accepted_wrongly"] == {"equal": 0, "embedding": 0}
     assert sum(row["pairs"] for row in record["rows"]) == record["pairs"]
