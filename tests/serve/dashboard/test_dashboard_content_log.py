@@ -59,7 +59,7 @@ def test_lines_are_found_by_their_words_and_opened(browser: Browser, tmp_path: P
         page.locator("#log-search").press("Enter")
         expect(rows).to_have_count(1)
         expect(page.locator("#log-note")).to_have_text("1 line")
-        expect(rows.locator(".cost")).to_have_text(re.compile(r"^\+\$"))  # a hit: saved, not spent
+        expect(rows.locator(".cost")).to_have_text(re.compile(r"^\$\S+ saved$"))
         expect(rows.locator("mark")).to_have_text(["refund", "policy"])
         expect(rows.locator(".excerpt")).to_contain_text("Where is <b>the refund policy</b>?")
         rows.locator("button").click()

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from tests.serve.semantic.conftest import StartTier
-from tests.support.meanings import TASKS, WORDINGS, MeaningUpstream, task_of
+from tests.support.meanings import TASKS, WORDINGS, MeaningUpstream, SemanticClient, task_of
 from tests.support.timing import wait_until
 
 JUDGE = "judge-model"
@@ -61,7 +61,15 @@ def test_a_judge_model_labels_answers_in_changing_words_and_its_cost_is_shown(
     assert {match["rung"] for match in matches} == {"model"}
     assert {match["verdict"] for match in matches} == {"same"}
     assert client.status()["all"]["judge_usd"] > 0
-    spent = tier.proxy.proxy.cache.stats()["by_model"][JUDGE]
+    wait_until(lambda: any(row["name"] == JUDGE for row in summary_models(client)))
+    (spent,) = (row for row in summary_models(client) if row["name"] == JUDGE)
     assert spent["usd_spent"] > 0
     assert spent["requests"] == 0, "a judgement is no request"
     assert tier.proxy.proxy.cache.entries(model=JUDGE)["total"] == 0
+
+
+def summary_models(client: SemanticClient) -> list[dict[str, Any]]:
+    """Return the usage of each model, from the summary of the admin API."""
+    response = client.admin.get("/admin/v1/summary")
+    response.raise_for_status()
+    return list(response.json()["models"])

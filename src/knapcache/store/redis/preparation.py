@@ -20,7 +20,7 @@ MEMORY_FACTOR = 1.3
 
 
 class StoreIdentity(NamedTuple):
-    """What tells a store from another one under the same prefix."""
+    """The values by which a store differs from another one under the same prefix."""
 
     shards: int
     since: str
