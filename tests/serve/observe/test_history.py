@@ -6,9 +6,11 @@ import itertools
 import json
 import logging
 import math
+import os
 import stat
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +27,7 @@ from knapcache.serve.admin.overview import Overview
 from knapcache.serve.observe import history as subject
 from knapcache.serve.observe import history_file
 from knapcache.serve.observe.events import OUTCOMES, Event
-from knapcache.serve.observe.history import History
+from knapcache.serve.observe.history import MAX_FILE, History
 from knapcache.serve.observe.usage import NUMBERS, UsageRow, sum_rows
 from tests.support.events import event as any_event
 from tests.support.timing import wait_until
@@ -369,6 +371,32 @@ def test_a_failed_save_is_logged_once_and_tried_again(tmp_path: Path, caplog: py
     assert history.save()
     assert new_history(tmp_path / "data").total().requests == 1
     history.close()
+
+
+def link_to_a_history(path: Path) -> None:
+    history = new_history(path.parent / "elsewhere")
+    history.consume([event()])
+    history.close()
+    path.symlink_to(path.parent / "elsewhere" / "history.json")
+
+
+def endless_file(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(MAX_FILE + 1)
+
+
+@pytest.mark.parametrize("plant", [link_to_a_history, os.mkfifo, endless_file])
+def test_what_is_not_a_history_file_of_ours_is_renamed(
+    plant: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plant(tmp_path / "history.json")
+    with caplog.at_level(logging.WARNING):
+        history = new_history(tmp_path)
+    assert "renamed to history.json.damaged" in caplog.text
+    assert history.total().requests == 0
+    history.consume([event()])
+    history.close()
+    assert new_history(tmp_path).total().requests == 1
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ from knapcache.serve.observe.labels import LabelLimiter
 from knapcache.serve.observe.prefix_totals import PrefixTotals
 from knapcache.serve.observe.semantic_totals import SemanticTotals
 from knapcache.serve.observe.usage import NO_CACHE, UsageRow, sum_rows
+from knapcache.serve.settings.secrets import open_private
 
 log = logging.getLogger("knapcache.serve")
 
@@ -46,6 +47,8 @@ POLL_INTERVAL = 1.0
 """Seconds between two polls of the shadows."""
 SAVE_INTERVAL = 10.0
 """Seconds between two saves, and the most that `close` waits for the thread."""
+MAX_FILE = 64 << 20
+"""Bytes of a file that is read. A year with a hundred models and tenants takes about one megabyte."""
 
 
 class History:
@@ -302,7 +305,11 @@ class History:
         if self._path is None:
             return None
         try:
-            return unpack(self._path.read_bytes())
+            with os.fdopen(open_private(self._path, os.O_RDONLY), "rb") as file:
+                document = file.read(MAX_FILE + 1)
+            if len(document) > MAX_FILE:
+                raise InvalidInput(f"it is longer than {MAX_FILE} bytes")
+            return unpack(document)
         except FileNotFoundError:
             return None
         except (OSError, InvalidInput) as error:
