@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 import orjson
-import pandas as pd
 import pytest
 from openai.types.chat import ChatCompletion
 
 from knapcache import Cache, InvalidInput, PickleSerializer, Serializer, TypedSerializer, Uncacheable
 from tests.cache.serialize.examples import Part, Point, completion, same
+from tests.cache.serialize.test_typed_serializer import forged
 from tests.support.caches import small_cache
 
 
@@ -39,8 +39,6 @@ def test_results_of_all_kinds_are_hits(caplog: pytest.LogCaptureFixture) -> None
     results = {
         "completion": completion,
         "tuple": (1, Point(1)),
-        "array": np.arange(5),
-        "frame": pd.DataFrame({"a": [1, 2]}),
         "all": {"a": [Part(name="x"), {1, 2}, b"x"]},
     }
     with small_cache() as cache:
@@ -70,8 +68,8 @@ def test_arguments_of_all_kinds_have_keys() -> None:
             return len(calls)
 
         for make in (
-            lambda: (Query("a"), Part(name="x"), np.arange(3), {3, 1}),
-            lambda: (pd.DataFrame({"a": [1]}), Path("/x"), {1: "a"}, Point(1)),
+            lambda: (Query("a"), Part(name="x"), {3, 1}),
+            lambda: (Path("/x"), {1: "a"}, Point(1)),
         ):
             assert f(*make()) == f(*make())
         assert len(calls) == 2
@@ -141,13 +139,34 @@ def test_functions_with_the_key_of_a_closure_over_data() -> None:
 
         def make(table: Any) -> Any:
             @cache.cached
-            def total() -> float:
-                return float(table.sum())
+            def total() -> int:
+                return int(sum(table))
 
             return total
 
-        assert [make(np.array(row))() for row in ([1, 2], [3, 4], [1, 2])] == [3.0, 7.0, 3.0]
+        assert [make(row)() for row in ([1, 2], [3, 4], [1, 2])] == [3, 7, 3]
         assert cache.stats()["hits"] == 1
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_function_over_an_array_is_not_cached(nested: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """Functions over different arrays must not share results, and an array has no form in a key."""
+    with small_cache() as cache:
+
+        def make(row: Any) -> Any:
+            @cache.cached
+            def total() -> int:
+                return int(sum(row["x"] if nested else row))
+
+            return total
+
+        rows = [{"x": np.array(row)} if nested else np.array(row) for row in ([1, 2], [3, 4])]
+        functions = [make(row) for row in rows]
+        assert [f() for f in (*functions, *functions)] == [3, 7, 3, 7]
+        assert cache.stats()["bypasses"] == 4
+        (warning,) = warnings(caplog)
+        assert "numpy.ndarray has no form that can be part of a key: TypedSerializer.register adds one" in warning
+        assert warning.endswith("at closure variable row")
 
 
 # Stored results that cannot be read.
@@ -203,6 +222,71 @@ def test_a_result_that_cannot_be_read_is_a_miss_and_is_replaced(
         (warning,) = warnings(caplog)
         assert "a stored result of function f cannot be read, the function is called:" in warning
         assert cache.stats()["unreadable_results"] == 1
+
+
+def test_a_result_without_a_serializer_is_returned_with_one_error(caplog: pytest.LogCaptureFixture) -> None:
+    calls: list[int] = []
+    with small_cache() as cache:
+
+        @cache.cached(name="f")
+        def f(x: int) -> Any:
+            calls.append(x)
+            return {"row": np.full(3, x)}
+
+        assert [f(x)["row"].tolist() for x in (1, 1, 2)] == [[1] * 3, [1] * 3, [2] * 3]
+        assert calls == [1, 1, 2]
+        (record,) = caplog.records
+        assert record.levelno == logging.ERROR
+        assert record.getMessage() == (
+            "result of function f is not stored: a numpy.ndarray has no serializer: pass one that stores it, "
+            "cached(serializer=…), or add the class with TypedSerializer.register"
+        )
+        cache.check()
+
+
+NPY = b"\x93NUMPY\x02\x00t\x00\x00\x00{'descr': '<i8', 'fortran_order': False, 'shape': (1,), }".ljust(128) + bytes(8)
+REMOVED = {  # as 0.2.0 of 2026-11-16 stored them
+    "ndarray": forged({"ndarray": {"bytes": 0}}, NPY),
+    "scalar": forged({"dict": {"x": [{"scalar": {"bytes": 0}}]}}, NPY),
+    "pandas.Series": forged(
+        {"pandas.Series": [["numpy", {"ndarray": {"bytes": 0}}], ["range", 0, 1, 1, None], None, {"dict": {}}]}, NPY
+    ),
+    "polars.DataFrame": forged({"polars.DataFrame": [[["a", ["Int64"], {"ndarray": {"bytes": 0}}, None]], 1]}, NPY),
+}
+
+
+@pytest.mark.parametrize("name", REMOVED)
+@pytest.mark.parametrize("storable", [True, False])
+def test_what_a_removed_serializer_stored_is_a_miss(
+    name: str, storable: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls: list[int] = []
+    with stored_in(tmp_path / "answers.db", REMOVED[name]) as cache:
+        before = cache.stats()
+
+        @cache.cached(name="f")
+        def f(x: int) -> Any:
+            calls.append(x)
+            return [x] if storable else np.array([x])
+
+        assert [list(f(1)) for _ in range(4)] == [[1]] * 4
+        assert len(calls) == (1 if storable else 4)
+        read = [text for text in warnings(caplog) if "cannot be read, the function is called" in text]
+        assert len(read) == 1
+        after = cache.stats()
+        assert after["unreadable_results"] == 1
+        assert after["misses"] - before["misses"] == len(calls)
+        assert after["hits"] - before["hits"] == (4 if storable else 1), "it is not read again and again"
+        if storable:  # otherwise the entry has the size that `stored_in` gave it, and the policy has another
+            cache.check()
+
+
+def test_a_result_that_can_be_stored_again_is_a_hit(tmp_path: Path) -> None:
+    results: list[Any] = [np.arange(2), "text"]
+    with stored_in(tmp_path / "answers.db", REMOVED["ndarray"]) as cache:
+        f = cache.cached(name="f")(lambda _x: results.pop(0))
+        assert f(1).tolist() == [0, 1]
+        assert [f(1), f(1)] == ["text", "text"]
 
 
 def test_results_of_0_1_are_read(tmp_path: Path) -> None:

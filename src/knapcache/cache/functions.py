@@ -9,11 +9,12 @@ script in a container or on another machine has the same keys.
 
 Where these are not enough, the caller must help. Lambdas and bound methods need a `name`. Data in the closure of an
 inner function is part of the key, as of the time when it is decorated. (Clients and the like are not data and do not
-count, and neither do globals.)
+count, and neither do globals.) Calls of a function whose closure has an array without a form are not cached.
 
-A result that cannot be stored is returned as it is. A stored result that cannot be read (its class is not known here,
-or has changed) is a miss: the function is called, and its result replaces the stored one. Both are logged once. Every
-hit is a fresh copy.
+A result that cannot be stored is returned as it is; that is logged once, as an error that says how to store it. A
+stored result that cannot be read (its class is not known here, has changed, or has no serializer any more) is a miss:
+the function is called, and its result replaces the stored one. That is logged once, as a warning. Every hit is a fresh
+copy.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import functools
 import inspect
 import logging
 import pickle
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
@@ -48,6 +49,8 @@ MAX_LOGGED = 1000
 """Functions whose problems are logged."""
 ATTEMPTS = (DEFAULT_OPTIONS, FetchOptions(refresh=True))
 """A stored result that cannot be read is replaced."""
+MAX_UNUSABLE = 10_000
+"""Stored results that can neither be read nor replaced, and are remembered."""
 
 
 def function_name(function: Callable[..., Any]) -> str:
@@ -96,8 +99,12 @@ class FunctionCall:
 
     def __init__(self, functions: Functions, request: KeyedRequest, options: CallOptions) -> None:
         self._functions, self._request, self._options = functions, request, options
-        self._made = False
+        self._made = self._unreadable = False
         self._result: Any = None
+
+    def attempts(self) -> Sequence[FetchOptions]:
+        """Return the fetches to try, one after another."""
+        return ATTEMPTS[1:] if self._request.key.digest in self._functions.unusable else ATTEMPTS
 
     def reply(self, result: Any) -> Reply:
         """Keep the result of a call that was made, and return it for the cache."""
@@ -105,7 +112,10 @@ class FunctionCall:
         payload = self._functions.dumps(result, self._request.model, self._options.serializer)
         # No payload is empty: a waiter that gets an empty one calls the function itself.
         if not payload:
+            if self._unreadable:
+                self._functions.remember_unusable(self._request.key.digest)
             return Reply(b"", cacheable=False)
+        self._functions.unusable.discard(self._request.key.digest)
         return Reply(payload, ttl=self._options.ttl, tags=self._options.tags)
 
     def has_result(self, answer: Answer) -> bool:
@@ -114,6 +124,7 @@ class FunctionCall:
             self._made, self._result = self._functions.loads(
                 answer.payload, self._request.model, self._options.serializer
             )
+            self._unreadable = not self._made
         return self._made
 
     @property
@@ -129,6 +140,13 @@ class Functions:
         self._engine, self._keyer = engine, keyer
         self._serializer = TypedSerializer() if serializer is None else checked_serializer(serializer)
         self._logged: set[tuple[str, str]] = set()
+        self.unusable: set[bytes] = set()
+        """Keys of stored results that can neither be read nor replaced: reading them again would count as hits."""
+
+    def remember_unusable(self, key: bytes) -> None:
+        """Do not read the stored result of a key again in this process, until it is replaced."""
+        if len(self.unusable) < MAX_UNUSABLE:
+            self.unusable.add(key)
 
     def options(
         self, tenant: str, ttl: float | None, tags: str | Collection[str], serializer: Serializer | None = None
@@ -147,7 +165,7 @@ class Functions:
     def call(self, request: KeyedRequest, function: Callable[[], Any], options: CallOptions) -> Any:
         """Return a stored result, or that of `function`."""
         made = FunctionCall(self, request, options)
-        for attempt in ATTEMPTS:
+        for attempt in made.attempts():
             answer = self._engine.fetch(request, lambda: made.reply(function()), attempt)
             if made.has_result(answer):
                 return made.result
@@ -164,7 +182,7 @@ class Functions:
         async def call() -> Reply:
             return made.reply(await function())
 
-        for attempt in ATTEMPTS:
+        for attempt in made.attempts():
             answer = await self._engine.fetch_async(request, call, attempt)
             if made.has_result(answer):
                 return made.result
@@ -181,7 +199,7 @@ class Functions:
             reason = f"dumps of {class_name(type(serializer))} returned a {type(data).__name__}, not bytes"
         except Exception as error:  # the serializer may be the caller's: a result is returned whatever it raises
             reason = str(error) or type(error).__name__
-        self._warn(name, "result of %.200s is not stored: %.500s", reason)
+        self._log_once(logging.ERROR, name, "result of %.200s is not stored: %.500s", reason)
         return None
 
     def loads(self, payload: bytes, name: str, serializer: Serializer) -> tuple[bool, Any]:
@@ -194,19 +212,24 @@ class Functions:
         except Exception as error:  # whatever is in the file, and whatever the caller's serializer raises: a miss
             self._engine.ledger.count("unreadable_results")
             reason = str(error) or type(error).__name__
-        self._warn(name, "a stored result of %.200s cannot be read, the function is called: %.500s", reason)
+        message = "a stored result of %.200s cannot be read, the function is called: %.500s"
+        self._log_once(logging.WARNING, name, message, reason)
         return False, None
 
-    def _warn(self, name: str, message: str, reason: str) -> None:
+    def _log_once(self, level: int, name: str, message: str, reason: str) -> None:
         if (name, message) not in self._logged and len(self._logged) < MAX_LOGGED:
             self._logged.add((name, message))
-            log.warning(message, name, reason)
+            log.log(level, message, name, reason)
 
     def decorate(self, function: Callable[P, R], name: str | None, options: CallOptions) -> Callable[P, R]:
         """Return the cached function. `name` is the caller's name for it, if there is one."""
         kinds = kinds_of(options.serializer)
         full_name = name or function_name(function)
-        closure = "" if name else closure_digest(function, kinds)
+        closure, without_key = "", None
+        try:
+            closure = "" if name else closure_digest(function, kinds)
+        except Uncacheable as error:
+            without_key = error
         try:
             signature = inspect.signature(function)
         except (TypeError, ValueError) as error:
@@ -217,6 +240,8 @@ class Functions:
         def request(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> KeyedRequest | None:
             """Return the call as a request; None if an argument cannot be part of a key."""
             try:
+                if without_key is not None:
+                    raise Uncacheable(without_key.reason, without_key.path)
                 arguments = typed_arguments(signature, args, kwargs, kinds)
                 if closure:
                     arguments["<closure>"] = closure  # no parameter has such a name
@@ -224,7 +249,7 @@ class Functions:
             except Uncacheable as error:
                 label = f"{MODEL} {full_name}"
                 self._engine.ledger.add_request("bypasses", label, options.tenant)
-                self._warn(label, "a call of %.200s is not cached: %.500s", str(error))
+                self._log_once(logging.WARNING, label, "a call of %.200s is not cached: %.500s", str(error))
                 return None
 
         if inspect.iscoroutinefunction(function):

@@ -16,8 +16,6 @@ from typing import Any
 
 import numpy as np
 import orjson
-import pandas as pd
-import polars as pl
 import pydantic
 import pytest
 from hypothesis import given
@@ -27,9 +25,7 @@ from openai.types.chat import ChatCompletion
 from knapcache import InvalidInput, TypedSerializer, Unserializable
 from knapcache.cache.serialize import classes
 from tests.cache.serialize import examples
-from tests.cache.serialize.examples import ARRAYS, FRAMES, SCALARS, VALUES, Lazy, Outer, Part, same
-
-EXAMPLES = {**VALUES, **ARRAYS, **{f"frame: {name}": frame for name, frame in FRAMES.items()}, "scalars": SCALARS}
+from tests.cache.serialize.examples import VALUES, Lazy, Outer, Part, same
 
 scalars = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5) | st.binary(max_size=5)
@@ -53,9 +49,9 @@ values = st.recursive(
 )
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", VALUES)
 def test_a_value_comes_back_with_its_types(name: str) -> None:
-    serializer, value = TypedSerializer(), EXAMPLES[name]
+    serializer, value = TypedSerializer(), VALUES[name]
     data = serializer.dumps(value)
     assert type(data) is bytes
     found = serializer.loads(data)
@@ -75,15 +71,6 @@ def test_any_value_comes_back(value: Any) -> None:
 def test_json_values_are_stored_as_in_0_1(value: Any) -> None:
     assert TypedSerializer().dumps(value) == orjson.dumps(value)
     assert TypedSerializer().loads(orjson.dumps(value)) == value
-
-
-def test_an_array_is_a_new_one_that_can_be_changed() -> None:
-    serializer = TypedSerializer()
-    data = serializer.dumps([np.arange(3), np.asfortranarray(np.eye(2))])
-    first, matrix = serializer.loads(data)
-    first += 1
-    assert matrix.flags.f_contiguous
-    assert serializer.loads(data)[0].tolist() == [0, 1, 2]
 
 
 def test_cached_properties_are_computed_again() -> None:
@@ -177,20 +164,17 @@ def cyclic() -> Any:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (object(), "builtins.object has no registered kind"),
-        (MyInt(3), "MyInt has no registered kind"),
-        (lambda: 1, "function has no registered kind"),
-        ([examples], "module has no registered kind"),
+        (object(), "builtins.object has no serializer"),
+        (MyInt(3), "MyInt has no serializer"),
+        (lambda: 1, "function has no serializer"),
+        ([examples], "module has no serializer"),
         (cyclic(), "more than 200 levels"),
         (with_attribute(Extra(1)), "attributes that are not fields: more"),
         (Failure(), "derived from a built-in type"),
         (Slotted(), "slots that are not fields"),
         (dt.datetime(2024, 1, 1, tzinfo=NamedZone()), "time zone of type"),
-        (np.array([object()]), "dtype object"),
-        (np.ma.masked_array([1]), "MaskedArray has no registered kind"),
-        (pd.DataFrame({"a": pd.period_range("2024", periods=2, freq="D")}), "dtype period"),
-        (pd.Timestamp(0), "no registered kind"),
-        (pl.DataFrame({"a": pl.Series([object()], dtype=pl.Object)}), "polars"),
+        (np.arange(2), "numpy.ndarray has no serializer: pass one that stores it"),
+        ([np.float64(1)], "numpy.float64 has no serializer"),
         (Sticky(x=1), "attributes that are not fields: more"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -284,11 +268,6 @@ def forged(tree: Any, *buffers: bytes) -> bytes:
     return b"\x01" + len(text).to_bytes(4, "little") + text + b"".join(buffers)
 
 
-def npy(header: str, data: bytes = b"") -> bytes:
-    text = header.encode() + b"\n"
-    return b"\x93NUMPY\x02\x00" + len(text).to_bytes(4, "little") + text + data
-
-
 def nested(depth: int) -> bytes:
     text = b"[" + b'{"tuple":[' * depth + b"]}" * depth + b",[]]"
     return b"\x01" + len(text).to_bytes(4, "little") + text
@@ -322,34 +301,6 @@ HOSTILE = {
     "an absolute zone": forged({"datetime": ["2024-01-01T00:00:00", 0, "/etc/passwd"]}),
     "a path of another system": forged({"path": ["WindowsPath", "c:"]}),
     "a path of no class": forged({"path": ["system", "c:"]}),
-    "a huge array": forged(
-        {"ndarray": {"bytes": 0}}, npy("{'descr': '<f8', 'fortran_order': False, 'shape': (10**9,)}")
-    ),
-    "a huge array of nothing": forged(
-        {"ndarray": {"bytes": 0}}, npy("{'descr': '|S0', 'fortran_order': False, 'shape': (1000000000000,)}")
-    ),
-    "a short array": forged(
-        {"ndarray": {"bytes": 0}}, npy("{'descr': '<f8', 'fortran_order': False, 'shape': (2,)}", bytes(8))
-    ),
-    "an array of objects": forged(
-        {"ndarray": {"bytes": 0}}, npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}", b"cos\nsystem\n")
-    ),
-    "an array with code": forged({"ndarray": {"bytes": 0}}, npy("__import__('os').system('true')")),
-    "an array of a negative shape": forged(
-        {"ndarray": {"bytes": 0}}, npy("{'descr': '<f8', 'fortran_order': False, 'shape': (-1, -1)}", bytes(8))
-    ),
-    "a scalar that is an array": forged(
-        {"scalar": {"bytes": 0}}, npy("{'descr': '|u1', 'fortran_order': False, 'shape': (2,)}", b"ab")
-    ),
-    "an array that is text": forged({"ndarray": "x"}),
-    "a frame of bytes": forged({"pandas.DataFrame": {"bytes": 0}}, b"x"),
-    "a frame of columns without a form": forged(
-        {"pandas.DataFrame": [["range", 0, 1, 1, None], ["range", 0, 1, 1, None], [["eval", "1"]], {"dict": {}}]}
-    ),
-    "a polars frame of bytes": forged({"polars.DataFrame": {"bytes": 0}}, b"ARROW1\x00\x00" + bytes(50) + b"ARROW1"),
-    "a polars column of no dtype": forged({"polars.Series": ["a", ["read_csv", "/etc/passwd"], [1], None]}),
-    "a polars column of a huge array": forged({"polars.Series": ["a", ["Array", ["Int8"], 10**18], [[1]], None]}),
-    "a polars column of the wrong values": forged({"polars.Series": ["a", ["Date"], ["x"], None]}),
     "a deep value": nested(240),
     "a very deep value": nested(100_000),
     "no text": b"\x01",
@@ -369,11 +320,11 @@ def test_a_hostile_value_is_an_error_and_runs_nothing(name: str, monkeypatch: py
     assert set(sys.modules) - loaded == set()
 
 
-@given(st.sampled_from(sorted(EXAMPLES)), st.data())
+@given(st.sampled_from(sorted(VALUES)), st.data())
 def test_a_damaged_value_is_an_error_or_another_value(name: str, data: st.DataObject) -> None:
     """The store's checksum finds damage. Here only: nothing but Unserializable is raised."""
     serializer = TypedSerializer()
-    stored = bytearray(serializer.dumps(EXAMPLES[name]))
+    stored = bytearray(serializer.dumps(VALUES[name]))
     for _ in range(data.draw(st.integers(1, 4))):
         stored[data.draw(st.integers(0, len(stored) - 1))] = data.draw(st.integers(0, 255))
     with contextlib.suppress(Unserializable):

@@ -2,8 +2,7 @@
 
 Arguments are typed: 1, 1.0, True and "1" are four arguments, (1, 2) and [1, 2] are two, because a function can tell
 them apart. Values that have a kind (`kinds.py`) are represented by what they are taken apart into, and their class by
-its name. Sets and dicts have no order. Arrays and frames are represented by digests, because a key is stored with its
-entry. Everything else is Uncacheable.
+its name. Sets and dicts have no order. Everything else is Uncacheable.
 
 The forms of None, bool, int, float, str, bytes, list, tuple and dicts with text as names are those of 0.1, so its
 entries are found.
@@ -20,13 +19,17 @@ from typing import Any
 import orjson
 
 from knapcache.cache.serialize.base import is_unicode
-from knapcache.cache.serialize.kinds import FRAMES, Kinds
+from knapcache.cache.serialize.kinds import Kinds
 from knapcache.errors import Uncacheable, Unserializable
 from knapcache.keys.numbers import MAX_DIGITS
 
 MAX_INT = 10**MAX_DIGITS
 """Integers from here on have more digits than a number in a key may have."""
 STANDARD_KINDS = Kinds()
+
+
+class ArrayWithoutForm(Uncacheable):
+    """An array or a data frame of a class that is not registered. In a closure it counts as data, unlike a client."""
 
 
 def typed(value: Any, kinds: Kinds = STANDARD_KINDS) -> Any:
@@ -52,13 +55,15 @@ def typed(value: Any, kinds: Kinds = STANDARD_KINDS) -> Any:
         return typed_dict(value, kinds)
     kind = kinds.of(value)
     if kind is None:
-        raise Uncacheable(f"a {cls.__module__}.{cls.__qualname__} has no form that can be part of a key")
+        name = f"{cls.__module__}.{cls.__qualname__}"
+        if hasattr(cls, "__array__"):
+            raise ArrayWithoutForm(f"a {name} has no form that can be part of a key: TypedSerializer.register adds one")
+        raise Uncacheable(f"a {name} has no form that can be part of a key")
     try:
-        parts = kind.take(value) if kind.key is None else kind.key(value)
+        parts = kind.take(value)
     except Unserializable as error:
         raise Uncacheable(str(error)) from None
-    form = typed(parts, kinds)
-    return {kind.tag: digest(form) if kind.tag in FRAMES else form}
+    return {kind.tag: typed(parts, kinds)}
 
 
 def typed_dict(value: dict[Any, Any], kinds: Kinds) -> Any:
@@ -72,11 +77,6 @@ def typed_dict(value: dict[Any, Any], kinds: Kinds) -> Any:
 def json_text(form: Any) -> str:
     """Return a typed form as text that depends only on its value."""
     return json.dumps(form, sort_keys=True, separators=(",", ":"))
-
-
-def digest(form: Any) -> str:
-    """Return a digest of a typed form."""
-    return hashlib.blake2b(json_text(form).encode(), digest_size=32).hexdigest()
 
 
 def typed_arguments(
@@ -97,12 +97,17 @@ def typed_arguments(
 
 
 def closure_digest(function: Callable[..., Any], kinds: Kinds) -> str:
-    """Return a digest of the data in a function's closure, or "" when there is none."""
+    """Return a digest of the data in a function's closure, or "" when there is none.
+
+    Uncacheable for an array or a data frame without a form: functions over different ones must not share results.
+    """
     cells = getattr(function, "__closure__", None) or ()
     found = {}
     for name, cell in zip(function.__code__.co_freevars if cells else (), cells, strict=True):
         try:
             found[name] = typed(cell.cell_contents, kinds)
+        except ArrayWithoutForm as error:
+            raise Uncacheable(error.reason, f"closure variable {name}") from None
         except (ValueError, Uncacheable, RecursionError):  # not bound yet, or not data
             continue
     try:

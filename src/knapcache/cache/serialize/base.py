@@ -6,7 +6,7 @@
     text  = [tree, lengths of the buffers]
 
 A tree is JSON in which every object has one name, that of a kind (`kinds.py`): {"tuple": [1, 2]}, {"dict": {"a": 1}}.
-Bytes and arrays are in buffers: {"bytes": 0} is the first. Nothing in a stored value is code, and none is run for it.
+Bytes are in buffers: {"bytes": 0} is the first. Nothing in a stored value is code, and none is run for it.
 
 Other serializers write what they like. Their results are stored with the name of their class (`functions.py`).
 """
@@ -92,7 +92,7 @@ class TypedSerializer:
             return TreeReader(self.kinds, self.known, data).read() if data[:1] == b"\x01" else orjson.loads(data)
         except Unserializable:
             raise
-        except Exception as error:  # whatever NumPy, pandas, polars and pydantic raise for parts that do not fit
+        except Exception as error:  # whatever classes raise for parts that do not fit
             raise Unserializable(f"a stored value is damaged: {type(error).__name__}: {error}") from error
 
 
@@ -131,7 +131,10 @@ class TreeWriter:
             return {"dict": {name: self._tree(inner, depth + 1) for name, inner in value.items()}}
         kind = ITEMS if cls is dict else self._kinds.of(value)
         if kind is None:
-            raise Unserializable(f"a {cls.__module__}.{cls.__qualname__} has no registered kind")
+            raise Unserializable(
+                f"a {cls.__module__}.{cls.__qualname__} has no serializer: pass one that stores it, "
+                "cached(serializer=…), or add the class with TypedSerializer.register"
+            )
         parts = kind.take(value)
         if kind.names_class:
             self._known.add(cls)

@@ -19,7 +19,6 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from knapcache.cache.serialize import arrays, frames
 from knapcache.cache.serialize.classes import KnownClasses, class_name, is_model, is_named_tuple, model_base
 from knapcache.cache.serialize.parts import checked, make_delta, make_time, take_delta, take_time
 from knapcache.errors import InvalidInput, Unserializable
@@ -36,8 +35,6 @@ class Kind(NamedTuple):
     tag: str
     take: Callable[[Any], Any]
     make: Callable[[Any, KnownClasses], Any]
-    key: Callable[[Any], Any] | None = None
-    """What represents a value in keys; None: what `take` returns."""
     names_class: bool = False
     """The first item that `take` returns is the name of the value's class."""
 
@@ -221,8 +218,6 @@ NAMED_TUPLE = fields_kind("namedtuple", take_named_tuple, make_named_tuple)
 DATACLASS = fields_kind("dataclass", take_dataclass, make_dataclass)
 MODEL = fields_kind("model", take_model, make_model)
 PATH = simple("path", lambda path: [type(path).__name__, str(path)], make_path)
-ARRAY = Kind("ndarray", arrays.take_array, lambda data, _: arrays.make_array(data), arrays.key_of_array)
-SCALAR = Kind("scalar", arrays.take_array, lambda data, _: arrays.make_scalar(data), arrays.key_of_array)
 ITEMS = simple("items", lambda value: [[name, inner] for name, inner in value.items()], make_items)
 """Dicts with other names than text."""
 STANDARD: dict[type, Kind] = {
@@ -242,8 +237,6 @@ STANDARD: dict[type, Kind] = {
     **dict.fromkeys(PATHS.values(), PATH),
 }
 BY_CLASS = (ENUM, NAMED_TUPLE, DATACLASS, MODEL)
-FRAMES = {name: simple(name, kind.take, kind.make)._replace(key=kind.key) for name, kind in frames.KINDS.items()}
-"""DataFrames and Series, by the name of their class."""
 
 
 class Kinds:
@@ -251,7 +244,7 @@ class Kinds:
 
     def __init__(self) -> None:
         self._by_type = dict(STANDARD)
-        self._by_tag = {kind.tag: kind for kind in (*STANDARD.values(), *BY_CLASS, ARRAY, SCALAR, ITEMS)} | FRAMES
+        self._by_tag = {kind.tag: kind for kind in (*STANDARD.values(), *BY_CLASS, ITEMS)}
 
     def register(self, cls: type, name: str, take: Callable[[Any], Any], make: Callable[[Any], Any]) -> None:
         """Add a kind for exactly this class. `name` is stored with its values, and must stay the same."""
@@ -281,10 +274,4 @@ class Kinds:
             return NAMED_TUPLE
         if is_model(cls):
             return MODEL
-        if dataclasses.is_dataclass(cls):
-            return DATACLASS
-        if arrays.is_array(value):
-            return ARRAY
-        if arrays.is_scalar(value):
-            return SCALAR
-        return FRAMES.get(frames.frame_name(cls))
+        return DATACLASS if dataclasses.is_dataclass(cls) else None
