@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from knapcache.keys.cache_marks import CONVERSE
 from knapcache.keys.parse import parse_body
 from knapcache.model import Endpoint
 from knapcache.prefix.blocks import BodyBlocks, read_blocks
@@ -139,25 +138,6 @@ def test_items_of_openai_responses() -> None:
     )
 
 
-def test_cache_points_of_converse_mark_the_block_before() -> None:
-    point = {"cachePoint": {"type": "default", "ttl": "1h"}}
-    body: dict[str, Any] = {
-        "toolConfig": {"tools": [{"toolSpec": {"name": "f"}}, point]},
-        "system": [{"text": "Be brief."}],
-        "messages": [
-            {"role": "user", "content": [{"text": "Weather?"}, {"cachePoint": {"type": "default"}}]},
-            {"role": "assistant", "content": [{"reasoningContent": {}}, {"toolUse": {"toolUseId": "t"}}]},
-            {"role": "user", "content": [{"toolResult": {"toolUseId": "t", "content": [{"text": "21"}]}}]},
-        ],
-    }
-    found = read(body, CONVERSE)
-    assert (found.system, found.kind, found.managed) == (2, "tool", True)
-    assert found.marks == ((0, 3600.0), (2, 300.0))
-    assert found.markable == [True, True, True, False, True, True]
-    body["toolConfig"]["toolChoice"] = {"any": {}}
-    assert same_start(found, read(body, CONVERSE)) == 2
-
-
 @pytest.mark.parametrize(
     ("shape", "body"),
     [
@@ -170,7 +150,6 @@ def test_cache_points_of_converse_mark_the_block_before() -> None:
         (Endpoint.MESSAGES, {"messages": [], "tools": [""]}),
         (Endpoint.CHAT, {"messages": "a"}),
         (Endpoint.RESPONSES, {"input": None}),
-        (CONVERSE, {"messages": [{"role": "user", "content": [{"text": "a", "image": {}}]}]}),
     ],
 )
 def test_other_bodies_are_not_understood(shape: str, body: dict[str, Any]) -> None:

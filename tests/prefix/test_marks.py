@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from knapcache.errors import Uncacheable
 from knapcache.keys import Keyer
-from knapcache.keys.cache_marks import CONVERSE
 from knapcache.keys.parse import parse_body
 from knapcache.model import Endpoint
 from knapcache.prefix.blocks import BodyBlocks, read_blocks
@@ -23,7 +22,7 @@ from tests.support.marked_bodies import BODIES, blocks_of, json_values, marked_b
 
 KEYER = Keyer(b"0123456789abcdef")
 OPENAI = (Endpoint.CHAT, Endpoint.RESPONSES)
-SHAPES = [Endpoint.MESSAGES, Endpoint.CHAT, Endpoint.RESPONSES, CONVERSE]
+SHAPES = [Endpoint.MESSAGES, Endpoint.CHAT, Endpoint.RESPONSES]
 EXAMPLES = 25
 
 
@@ -37,8 +36,7 @@ def value_of(shape: str, ttl: float) -> dict[str, str]:
     """Return what the provider's documentation says that a mark is."""
     if shape in OPENAI:
         return {"mode": "explicit"}
-    kind = "default" if shape == CONVERSE else "ephemeral"
-    return {"type": kind, "ttl": "1h"} if ttl == LONG_TTL else {"type": kind}
+    return {"type": "ephemeral", "ttl": "1h"} if ttl == LONG_TTL else {"type": "ephemeral"}
 
 
 @st.composite
@@ -75,9 +73,8 @@ def test_marks_are_placed_and_nothing_else_changes(shape: str) -> None:
         assert not has_marks(shape, body)
         assert has_marks(shape, found) == read_again.managed
 
-        if shape != CONVERSE:
-            assert KEYER.read(shape, found).keys == KEYER.read(shape, without_marks(shape, found)).keys
-            assert KEYER.read(shape, normal(shape, found)).keys == KEYER.read(shape, normal(shape, body)).keys
+        assert KEYER.read(shape, found).keys == KEYER.read(shape, without_marks(shape, found)).keys
+        assert KEYER.read(shape, normal(shape, found)).keys == KEYER.read(shape, normal(shape, body)).keys
 
         if marks and shape not in OPENAI:
             changed = with_ttl(shape, found, LONG_TTL)
@@ -126,9 +123,8 @@ def test_odd_bodies_are_read_or_refused(shape: str) -> None:
             owner = owner[step]
         found = read_blocks(shape, body, "model")
         has_marks(shape, body)
-        if shape != CONVERSE:
-            with contextlib.suppress(Uncacheable):
-                assert KEYER.read(shape, body).keys
+        with contextlib.suppress(Uncacheable):
+            assert KEYER.read(shape, body).keys
         assert found is None or all(block in range(len(found.ids)) for block, _ in found.marks)
         if found is not None and not found.managed and True in found.markable:
             last = max(block for block, markable in enumerate(found.markable) if markable)
@@ -232,8 +228,6 @@ def test_a_mark_without_a_block_is_none() -> None:
     empty = {"role": "user", "content": [], "cache_control": {"type": "ephemeral"}}
     found = read(Endpoint.CHAT, {"messages": [empty]})
     assert (found.marks, found.managed) == ((), True)
-    point = {"cachePoint": {"type": "default"}}
-    assert read(CONVERSE, {"messages": [{"role": "user", "content": [point]}]}).marks == ()
 
 
 def test_marks_of_the_caller_are_in_the_order_of_blocks() -> None:

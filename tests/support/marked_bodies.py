@@ -6,10 +6,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from knapcache.keys.cache_marks import CONVERSE
 from knapcache.model import Endpoint
 
-MARKS = ("cache_control", "prompt_cache_breakpoint", "cachePoint")
+MARKS = ("cache_control", "prompt_cache_breakpoint")
 
 texts = st.sampled_from(["", "a", "Be brief.", "größer — 大", "cache_control", '{"type":"text"}', "x" * 40])
 words = texts.filter(bool)
@@ -108,29 +107,10 @@ responses_bodies = fields(
     reasoning_=objects,
 )
 
-# Bedrock.
-
-converse_block = st.one_of(
-    fields(text=texts),
-    fields(image=fields(format="png", source=fields(bytes=words))),
-    fields(toolUse=fields(toolUseId=words, name=words, input=objects)),
-    fields(toolResult=fields(toolUseId=words, content=lists(fields(text=texts) | fields(json=json_values)))),
-    fields(reasoningContent=fields(reasoningText=fields(text=words, signature=words))),
-    fields(oddContent=json_values),
-)
-converse_bodies = fields(
-    toolConfig_=fields(
-        tools=lists(fields(toolSpec=fields(name=words, inputSchema=objects))), toolChoice_=fields(auto=objects)
-    ),
-    system_=lists(fields(text=texts)),
-    messages=lists(fields(role=st.sampled_from(["user", "assistant"]), content=lists(converse_block)), 4),
-)
-
 BODIES: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     Endpoint.MESSAGES: messages_bodies,
     Endpoint.CHAT: chat_bodies,
     Endpoint.RESPONSES: responses_bodies,
-    CONVERSE: converse_bodies,
 }
 
 
@@ -156,9 +136,9 @@ def normal(shape: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def blocks_of(shape: str, body: dict[str, Any]) -> list[Any]:
-    """Return the blocks of a body in normal form, in the provider's order; cachePoints are blocks of their own."""
+    """Return the blocks of a body in normal form, in the provider's order."""
     body = normal(shape, body)
-    found = list(body.get("toolConfig", {}).get("tools", []) if shape == CONVERSE else body.get("tools", []))
+    found = list(body.get("tools", []))
     if "instructions" in body:
         found.append(body["instructions"])
     found += body.get("system", [])
@@ -173,14 +153,6 @@ def blocks_of(shape: str, body: dict[str, Any]) -> list[Any]:
 
 def marked_blocks(shape: str, body: dict[str, Any]) -> dict[int, Any]:
     """Return the marks of a body by the index of their block."""
-    found: dict[int, Any] = {}
-    count = 0
-    for each in blocks_of(shape, body):
-        if shape == CONVERSE and "cachePoint" in each:
-            found[count - 1] = each["cachePoint"]
-            continue
-        field = "cache_control" if shape == Endpoint.MESSAGES else "prompt_cache_breakpoint"
-        if isinstance(each, dict) and field in each:
-            found[count] = each[field]
-        count += 1
-    return found
+    field = "cache_control" if shape == Endpoint.MESSAGES else "prompt_cache_breakpoint"
+    blocks = enumerate(blocks_of(shape, body))
+    return {index: block[field] for index, block in blocks if isinstance(block, dict) and field in block}

@@ -3,7 +3,6 @@
     Anthropic messages   `cache_control` of tools, of blocks of `system` and of messages, and of blocks in results
     OpenAI chat          `prompt_cache_breakpoint` of content parts; `cache_control` of parts, messages and tools
     OpenAI responses     `prompt_cache_breakpoint` of content parts, in messages and in outputs of tools
-    Bedrock Converse     blocks with `cachePoint`, among tools, blocks of `system` and of messages
 
 OpenAI has no `cache_control`. Gateways that offer Anthropic's models in OpenAI's format (LiteLLM, OpenRouter) read it
 at these places and pass it on; other providers ignore it or refuse the request.
@@ -18,14 +17,10 @@ from typing import Any
 
 from knapcache.model import Endpoint
 
-CONVERSE = "converse"
-"""The shape of Bedrock's Converse requests. The other shapes are named like their endpoints."""
-
 MARK_FIELDS: dict[str, tuple[str, ...]] = {
     Endpoint.MESSAGES: ("cache_control",),
     Endpoint.CHAT: ("prompt_cache_breakpoint", "cache_control"),
     Endpoint.RESPONSES: ("prompt_cache_breakpoint",),
-    CONVERSE: ("cachePoint",),
 }
 """Fields that are marks at the positions above. The provider's own is the first."""
 
@@ -61,9 +56,7 @@ def edit_marks(
         if type(blocks) is not list:
             return blocks
         edited = [edit_block(block) for block in blocks]
-        if all(new is old for new, old in zip(edited, blocks, strict=True)):
-            return blocks
-        return [block for block in edited if block != {}] if shape == CONVERSE else edited  # a cachePoint is a block
+        return blocks if all(new is old for new, old in zip(edited, blocks, strict=True)) else edited
 
     def edit_field(owner: Any, name: str, edit: Callable[[Any], Any]) -> Any:
         if not isinstance(owner, dict) or name not in owner or (new := edit(owner[name])) is owner[name]:
@@ -85,10 +78,7 @@ def edit_marks(
         return edit_field(body, "input", edit_each(edit_message))  # type: ignore[no-any-return]
     if shape == Endpoint.CHAT:
         body = edit_field(body, "tools", edit_each(edit_tool))
-    elif shape == CONVERSE:
-        body = edit_field(body, "toolConfig", lambda config: edit_field(config, "tools", edit_blocks))
     else:
         body = edit_field(body, "tools", edit_blocks)
-    if shape != Endpoint.CHAT:
         body = edit_field(body, "system", edit_blocks)
     return edit_field(body, "messages", edit_each(edit_message))  # type: ignore[no-any-return]

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from knapcache.errors import InvalidInput, Uncacheable
-from knapcache.keys.cache_marks import CONVERSE, edit_marks
+from knapcache.keys.cache_marks import edit_marks
 from knapcache.keys.parse import ParsedBody, normalized_copy, parse_text
 from knapcache.keys.request import Key, KeyedRequest, UnkeyedRequest
 from knapcache.keys.rules import CROSS_ITEM_OPTIONS, STATEFUL_FIELDS, Rules
@@ -309,18 +309,10 @@ def _in_responses(body: dict[str, Any], one: str, other: str) -> bool:
     return False
 
 
-def _in_converse(body: dict[str, Any], one: str, other: str) -> bool:
-    lists = [message["content"] for message in body["messages"]]
-    if "toolConfig" in body:
-        lists.append(body["toolConfig"]["tools"])
-    return any(_in_blocks(blocks, one, other) for blocks in [*lists, body.get("system")])
-
-
 FINDERS: dict[str, Callable[[dict[str, Any], str, str], bool]] = {
     Endpoint.MESSAGES: _in_messages,
     Endpoint.CHAT: _in_chat,
     Endpoint.RESPONSES: _in_responses,
-    CONVERSE: _in_converse,
 }
 
 

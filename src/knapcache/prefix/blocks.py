@@ -3,7 +3,6 @@
     Anthropic messages   tools, system, content blocks of messages
     OpenAI chat          tools, content parts and tool calls of messages
     OpenAI responses     tools, instructions, content parts and other items of `input`
-    Bedrock Converse     toolConfig.tools, system, content blocks of messages; a `cachePoint` is a mark and no block
 
 A block's id is a chain hash of everything up to its end, so equal ids mean equal prefixes:
 
@@ -26,7 +25,6 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from knapcache.keys.cache_marks import CONVERSE
 from knapcache.model import Endpoint
 from knapcache.prefix.media import IMAGES, MEDIA, MEDIA_SIZE, sample
 from knapcache.prefix.shapes import LONG_TTL, OPENAI_TTL, SHAPES, SHORT_TTL, TOOL_OUTPUTS, BodyShape
@@ -59,7 +57,7 @@ class BodyBlocks(NamedTuple):
 def read_blocks(shape: str, body: dict[str, Any], seed: Hashable = None) -> BodyBlocks | None:
     """Return the blocks of a parsed body, or None if its shape is not understood. Never raises.
 
-    shape   an Endpoint, or CONVERSE
+    shape   an Endpoint
     seed    what else selects the provider's cache: the upstream and its credentials, the model
     """
     reader = READERS.get(shape)
@@ -251,35 +249,6 @@ class BlockChain:
             long = OPENAI_TTL if self.shape.marks[0] == "prompt_cache_breakpoint" else SHORT_TTL
             self.marks.append((block, LONG_TTL if value.get("ttl") == "1h" else long))
 
-    def converse(self, header: str, blocks: Any) -> None:
-        """Add blocks of Bedrock Converse, which are objects with one field."""
-        markable = self.shape.markable
-        for block in optional_list(blocks):
-            ((kind, value),) = block.items()
-            if kind == "cachePoint":
-                self.mark(max(0, len(self.ids) - 1), value)
-            elif kind == "text":
-                self.add(header, value, length_of(value), markable=value != "")
-            else:
-                content, size = self.converse_content(kind, value)
-                self.add(header, (kind, content), size, markable=kind in markable or header == "tool")
-
-    def converse_content(self, kind: str, value: Any) -> tuple[Hashable, int]:
-        """Return what a block of Bedrock Converse contains, and its size."""
-        if kind in MEDIA:
-            return self.media(kind, value)
-        if kind != "toolResult":
-            data = orjson.dumps(value)
-            return data, len(data)
-        parts: list[Hashable] = [orjson.dumps({**value, "content": None})]
-        total = 0
-        for block in checked_list(value["content"]):
-            ((inner, content),) = block.items()
-            part, size = (content, length_of(content)) if inner == "text" else self.converse_content(inner, content)
-            parts.append((inner, part))
-            total += size
-        return tuple(parts), total
-
     def found(self, body: dict[str, Any], system: int, *, tool: bool) -> BodyBlocks:
         """Return the blocks."""
         markable = [True] * len(self.ids)
@@ -342,31 +311,10 @@ def as_message(item: dict[str, Any]) -> dict[str, Any]:
     return {"role": kind, "content": [item]}
 
 
-def read_converse(chain: BlockChain, body: dict[str, Any]) -> BodyBlocks:
-    """Return the blocks of a request to Bedrock Converse."""
-    tools = body.get("toolConfig") or {}
-    chain.converse("tool", tools.get("tools"))
-    chain.settings(body, ("outputConfig",))
-    chain.converse("system", body.get("system"))
-    chain.settings(tools, ("toolChoice",))
-    chain.settings(body, ("additionalModelRequestFields",))
-    count, messages = len(chain.ids), checked_list(body["messages"])
-
-    def read(messages: list[Any]) -> None:
-        for message in messages:
-            chain.converse(message["role"], message["content"])
-
-    chain.conversation(read, messages)
-    return chain.found(
-        body, count, tool=bool(messages) and any("toolResult" in each for each in messages[-1]["content"])
-    )
-
-
 READERS: dict[str, Callable[[BlockChain, dict[str, Any]], BodyBlocks]] = {
     Endpoint.MESSAGES: read_messages,
     Endpoint.CHAT: read_chat,
     Endpoint.RESPONSES: read_responses,
-    CONVERSE: read_converse,
 }
 
 

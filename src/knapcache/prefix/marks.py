@@ -2,7 +2,6 @@
 
     Anthropic messages   `cache_control` of a tool or a block; without `ttl` for 5 minutes, `"ttl": "1h"` for an hour
     OpenAI, 5.6 on       `prompt_cache_breakpoint` of a content part, and `prompt_cache_options` with mode explicit
-    Bedrock Converse     a block `cachePoint` after the marked one
 
 A given body is never changed: what is returned has copies along the path to the marked blocks, and shares the rest. A
 string gets the form of one text block if it is marked, because only blocks can carry a mark.
@@ -14,13 +13,13 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from knapcache.keys.cache_marks import CONVERSE, MARK_FIELDS, edit_marks
+from knapcache.keys.cache_marks import MARK_FIELDS, edit_marks
 from knapcache.keys.canonical import may_have_marks
 from knapcache.model import Endpoint
 from knapcache.prefix.shapes import LONG_TTL, SHAPES, SHORT_TTL, TOOL_OUTPUTS
 
 MAX_MARKS = 4
-"""Marks in one request, by the rules of Anthropic, OpenAI and Bedrock."""
+"""Marks in one request, by the rules of Anthropic and OpenAI."""
 OPENAI = frozenset({Endpoint.CHAT, Endpoint.RESPONSES})
 TOP_FIELDS = ("cache_control", "prompt_cache_options")
 """Fields at the top of a body that place marks."""
@@ -42,13 +41,9 @@ def with_marks(
     paths = find_blocks(shape, body, [block for block, _ in ordered], count)
     if shape in OPENAI:
         body = {**body, "prompt_cache_options": {"mode": "explicit"}}
-    # From the last one on, because a cachePoint moves the blocks after it.
-    for path, (_, ttl) in zip(reversed(paths), reversed(ordered), strict=True):
+    for path, (_, ttl) in zip(paths, ordered, strict=True):
         check_markable(shape, body, path)
-        if shape == CONVERSE:
-            body = edited(body, path[:-1], partial(inserted, after=path[-1], ttl=ttl))
-        else:
-            body = edited(body, path, partial(marked, shape=shape, path=path, ttl=ttl))
+        body = edited(body, path, partial(marked, shape=shape, path=path, ttl=ttl))
     return body
 
 
@@ -80,7 +75,7 @@ def find_blocks(shape: str, body: dict[str, Any], blocks: Sequence[int], count: 
     found: list[Path] = []
     start = 0
     for path, content in first_sections(shape, body):
-        places = places_of(shape, content)
+        places = places_of(content)
         while len(found) < len(blocks) and blocks[len(found)] < start + len(places):
             found.append((*path, *places[blocks[len(found)] - start]))
         start += len(places)
@@ -91,7 +86,7 @@ def find_blocks(shape: str, body: dict[str, Any], blocks: Sequence[int], count: 
             return [*found, (name,)]
         messages = []
     if count is None:
-        count = start + sum(len(places_of(shape, part)) for each in messages for _, part in message_sections(each))
+        count = start + sum(len(places_of(part)) for each in messages for _, part in message_sections(each))
     if blocks and blocks[-1] >= count:
         raise ValueError(f"block {blocks[-1]} was given; the body has {count} blocks")
     last: list[Path] = []
@@ -100,7 +95,7 @@ def find_blocks(shape: str, body: dict[str, Any], blocks: Sequence[int], count: 
         if not wanted:
             break
         for path, content in reversed(message_sections(messages[index])):
-            places = places_of(shape, content)
+            places = places_of(content)
             count -= len(places)
             while wanted and wanted[-1] >= count:
                 last.append((name, index, *path, *places[wanted.pop() - count]))
@@ -109,10 +104,7 @@ def find_blocks(shape: str, body: dict[str, Any], blocks: Sequence[int], count: 
 
 def first_sections(shape: str, body: dict[str, Any]) -> list[tuple[Path, Any]]:
     """Return the parts before the messages that have blocks, with their paths."""
-    if shape == CONVERSE:
-        found: list[tuple[Path, Any]] = [(("toolConfig", "tools"), (body.get("toolConfig") or {}).get("tools") or [])]
-    else:
-        found = [(("tools",), body.get("tools") or [])]
+    found: list[tuple[Path, Any]] = [(("tools",), body.get("tools") or [])]
     system = "instructions" if shape == Endpoint.RESPONSES else "system"
     if shape != Endpoint.CHAT and body.get(system) is not None:
         found.append(((system,), body[system]))
@@ -131,13 +123,9 @@ def message_sections(message: dict[str, Any]) -> list[tuple[Path, Any]]:
     return found
 
 
-def places_of(shape: str, content: Any) -> Sequence[Path]:
+def places_of(content: Any) -> Sequence[Path]:
     """Return the paths of the blocks in a list of blocks, or of a value that is one block."""
-    if type(content) is not list:
-        return [()]
-    if shape == CONVERSE:
-        return [(k,) for k, block in enumerate(content) if "cachePoint" not in block]
-    return [(k,) for k in range(len(content))]
+    return [(k,) for k in range(len(content))] if type(content) is list else [()]
 
 
 def check_markable(shape: str, body: dict[str, Any], path: Path) -> None:
@@ -150,11 +138,10 @@ def check_markable(shape: str, body: dict[str, Any], path: Path) -> None:
     rules = SHAPES[shape]
     if type(block) is str:
         markable = block != "" and path != ("instructions",)
-    elif path[0] in ("tools", "toolConfig"):
+    elif path[0] == "tools":
         markable = shape not in OPENAI
     else:
-        kind = next(iter(block)) if shape == CONVERSE else block["type"]
-        markable = kind in rules.markable and block.get("text") != ""
+        markable = block["type"] in rules.markable and block.get("text") != ""
     if not markable or role in rules.unmarkable_roles:
         raise ValueError(f"the block at {path} cannot carry a mark")
 
@@ -181,12 +168,6 @@ def marked(value: Any, shape: str, path: Path, ttl: float) -> Any:
 def cache_control(ttl: float) -> dict[str, str]:
     """Return the value of `cache_control`."""
     return {"type": "ephemeral", "ttl": "1h"} if ttl == LONG_TTL else {"type": "ephemeral"}
-
-
-def inserted(blocks: list[Any], after: Any, ttl: float) -> list[Any]:
-    """Return blocks of Bedrock Converse with a cachePoint after one of them."""
-    point = {"type": "default", "ttl": "1h"} if ttl == LONG_TTL else {"type": "default"}
-    return [*blocks[: after + 1], {"cachePoint": point}, *blocks[after + 1 :]]
 
 
 def has_marks(shape: str, body: dict[str, Any]) -> bool:

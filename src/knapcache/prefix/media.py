@@ -13,8 +13,7 @@ SAMPLE = 4096
 """Characters at the start, in the middle and at the end of encoded media that are hashed."""
 
 MEDIA = frozenset({
-    "image", "document", "image_url", "input_audio", "file", "input_image", "input_file", "video", "audio",
-    "computer_call_output",
+    "image", "document", "image_url", "input_audio", "file", "input_image", "input_file", "computer_call_output",
 })  # fmt: skip
 IMAGES = frozenset({"image", "image_url", "input_image"})
 

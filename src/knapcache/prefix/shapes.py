@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from knapcache.keys.cache_marks import CONVERSE, MARK_FIELDS
+from knapcache.keys.cache_marks import MARK_FIELDS
 from knapcache.model import Endpoint
 
 SHORT_TTL, OPENAI_TTL, LONG_TTL = 300.0, 1800.0, 3600.0
@@ -49,12 +49,6 @@ SHAPES: dict[str, BodyShape] = {
         text=frozenset({"input_text", "output_text"}),
         markable=frozenset({"input_text", "input_image", "input_file"}),
         unmarkable_roles=frozenset({"assistant"}),
-    ),
-    CONVERSE: BodyShape(
-        marks=MARK_FIELDS[CONVERSE],
-        text=frozenset({"text"}),
-        markable=frozenset({"text", "image", "document", "video", "audio", "toolUse", "toolResult", "searchResult"}),
-        unmarkable_roles=frozenset(),
     ),
 }  # fmt: skip
 """The shapes that are understood, by endpoint. The block types are those of the providers' SDKs."""

@@ -48,7 +48,7 @@ class Tariff(NamedTuple):
 
     def minimum_of(self, model: str) -> int:
         """Return the tokens below which a model's prefixes are not cached."""
-        if self.name in ("anthropic", "bedrock"):
+        if self.name == "anthropic":
             for pattern, minimum in ANTHROPIC_MINIMA:
                 if pattern.search(model):
                     return minimum
@@ -69,6 +69,4 @@ that comes too early, and the usage shows that nothing was written."""
 ANTHROPIC = Tariff("anthropic", 0.1, 5 * MINUTE, 1.25, HOUR, 2.0, 1024, 4, 20)
 OPENAI_BREAKPOINTS = Tariff("openai-5.6", 0.1, 30 * MINUTE, 1.25, 30 * MINUTE, 1.25, 1024, 4, 1)
 """GPT-5.6 and later. Older models cache without marks and without a write price, so there is nothing to decide."""
-BEDROCK = Tariff("bedrock", 0.1, 5 * MINUTE, 1.25, 5 * MINUTE, 1.25, 1024, 4, 20)
-"""Models of Anthropic on Amazon Bedrock. An hour is offered too, but only for some of them, so it is never chosen."""
-TARIFFS = {tariff.name: tariff for tariff in (ANTHROPIC, OPENAI_BREAKPOINTS, BEDROCK)}
+TARIFFS = {tariff.name: tariff for tariff in (ANTHROPIC, OPENAI_BREAKPOINTS)}

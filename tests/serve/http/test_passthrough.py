@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,7 +14,10 @@ import pytest
 
 from knapcache.testing import FakeUpstream
 from tests.serve.conftest import Start
+from tests.support.events import EventList
+from tests.support.recording_upstream import RecordingUpstream, plain, send
 from tests.support.running_proxy import RunningProxy
+from tests.support.timing import wait_until
 
 
 class Mirror(BaseHTTPRequestHandler):
@@ -97,6 +101,57 @@ def test_which_upstream(start: Start, upstream: FakeUpstream, mirror: str) -> No
         hello = {"messages": [{"role": "user", "content": "hello"}]}
         assert client.post("/chat/completions", json={"model": "f1", **hello}).json()["choices"]
         assert client.post("/chat/completions", json={"model": "x", **hello}).status_code == 404
+
+
+SONNET, OPUS = "us.anthropic.claude-sonnet-4-5-20250929-v1:0", "anthropic.claude-opus-4-20250514-v1:0"
+OPERATIONS = ("converse", "converse-stream", "invoke", "invoke-with-response-stream")
+
+
+def test_requests_to_bedrock_pass_unmarked(start: Start) -> None:
+    """Also with the prefix tier on. The model in their path selects the upstream, and is in the event."""
+    with RecordingUpstream() as server:
+        upstreams = [
+            {"name": "other", "url": server.url, "prompt_cache": "anthropic", "models": [OPUS]},
+            {"name": "bedrock", "url": server.url, "prompt_cache": "anthropic"},
+        ]
+        proxy = start(prefix="on", upstreams=upstreams)
+        events = EventList()
+        proxy.proxy.events.add_consumer(events)
+        sent = []
+        with httpx.Client(base_url=proxy.openai_url, headers={"authorization": "Bearer bedrock-key"}) as client:
+            for turn, operation in enumerate(OPERATIONS * 2):
+                model = SONNET if turn % 3 else OPUS
+                stream = "stream" in operation
+                kind = "application/vnd.amazon.eventstream" if stream else "application/json"
+                server.script(send(plain(b"\x00answer", f"content-type: {kind}")))
+                content = [{"type": "text", "text": "u" * 9000}] * (turn + 1)
+                body = {"anthropic_version": "bedrock-2023-05-31", "system": "s" * 9000, "max_tokens": 9}
+                raw = json.dumps({**body, "messages": [{"role": "user", "content": content}]}, indent=1).encode()
+                answer = client.post(f"/model/{model.replace(':', '%3A')}/{operation}", content=raw)
+                assert (answer.status_code, answer.content) == (200, b"\x00answer")
+                assert answer.headers["x-knapcache"] == "passthrough"
+                sent.append((raw, f"/model/{model.replace(':', '%3A')}/{operation}", model, stream))
+        assert [(request.body, request.target) for request in server.requests] == [each[:2] for each in sent]
+        wait_until(lambda: len(events) == len(sent))
+        assert [(event.model, event.stream) for event in events] == [each[2:] for each in sent]
+        assert [event.upstream for event in events] == [
+            "other" if model == OPUS else "bedrock" for _, _, model, _ in sent
+        ]
+        assert {(event.outcome, event.prefix) for event in events} == {("passthrough", None)}
+
+
+def test_requests_to_bedrock_count_in_limits(start: Start, mirror: str) -> None:
+    proxy = start(upstreams=[{"name": "bedrock", "url": mirror}], limits={"requests_per_minute": 2})
+    body = {"messages": [{"role": "user", "content": [{"text": "hello"}]}]}
+    answers = [httpx.post(f"{proxy.openai_url}/model/{SONNET}/converse", json=body) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [207, 207, 429]
+
+
+def test_a_signature_for_another_host_is_refused(start: Start, mirror: str) -> None:
+    proxy = start(upstreams=[{"name": "bedrock", "url": mirror}])
+    signature = "AWS4-HMAC-SHA256 Credential=a/20261116/us-east-1/bedrock/aws4_request, SignedHeaders=host, Signature=b"
+    headers = {"authorization": signature}
+    assert httpx.post(f"{proxy.openai_url}/model/{SONNET}/converse", json={}, headers=headers).status_code == 401
 
 
 def test_models_of_the_same_name_at_two_providers_are_two(start: Start, upstream: FakeUpstream) -> None:

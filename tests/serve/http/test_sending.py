@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from knapcache.serve.http.sending import is_signed
 from knapcache.serve.observe.events import Event
 from knapcache.serve.proxy import Proxy
 from knapcache.serve.upstream.group import Balance, GroupMember, UpstreamGroup
@@ -269,3 +270,11 @@ def test_a_body_that_is_not_json_is_sent_as_it_is(pair: Pair) -> None:
     assert answer.status_code == 400
     assert pair.upstreams[1].calls[0].raw == b"{"
     assert Counter(answer.headers.get_list("x-knapcache")) == {"bypass": 1}
+
+
+def test_what_counts_as_a_signature() -> None:
+    assert is_signed({"authorization": "AWS4-HMAC-SHA256 Credential=a, SignedHeaders=host, Signature=b"}, b"")
+    assert is_signed({"authorization": "AWS4-ECDSA-P256-SHA256 Credential=a"}, b"")
+    assert is_signed({}, b"a=1&X-Amz-Signature=b")
+    assert is_signed({}, b"x-amz-signature=b")
+    assert not is_signed({"authorization": "Bearer AWS4-", "content-type": "application/json"}, b"a=1")

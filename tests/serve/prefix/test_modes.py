@@ -11,7 +11,7 @@ from typing import Any
 import anthropic
 import pytest
 
-from knapcache.serve.http.bedrock import BODY_DIGESTS
+from knapcache.serve.http.sending import BODY_DIGESTS
 from tests.serve.prefix.conftest import SONNET, StartTier, TieredProxy
 from tests.support.timing import wait_until
 

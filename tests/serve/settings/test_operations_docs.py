@@ -77,7 +77,7 @@ def test_the_documented_config_files_load(tmp_path: Path, monkeypatch: pytest.Mo
     config.write_text("\n".join(examples), encoding="utf-8")
     settings = load(config).settings
     assert [upstream.name for upstream in settings.upstreams] == ["openai", "ours", "bedrock"]
-    assert [upstream.prompt_cache for upstream in settings.upstreams] == ["openai", "off", "bedrock"]
+    assert [upstream.prompt_cache for upstream in settings.upstreams] == ["openai", "off", "off"]
     assert [tenant.group for tenant in settings.tenants] == [None, "research", None]
     for name in re.findall(r"KNAPCACHE_([A-Z_]+)=", SETTINGS + OPERATIONS):
         assert name.lower() in Settings.model_fields or name in ("KERNEL_CACHE", "COMPILE")

@@ -1,7 +1,8 @@
 """Requests that are not cacheable go to the upstream untouched, streams included. Bodies stay encoded in both
-directions. One exception: the prefix tier may mark requests to Amazon Bedrock (bedrock.py).
+directions.
 
 The upstream is the model's, if there are several and the path or a JSON body names one; otherwise it is the first one.
+Paths of Amazon Bedrock's own API (`/v1/model/{model}/converse`, `invoke`) name the model.
 
 A caller with a provider key of its own may send everything. A request that is sent with credentials of the proxy, or
 for a tenant without a provider key, must match the setting `passthrough`: one key sees the files, batches and stored
@@ -14,11 +15,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote, unquote_to_bytes
 
 from knapcache.errors import InvalidInput, Uncacheable, UpstreamFailed
 from knapcache.exchange.cache_headers import outcome_headers
@@ -32,14 +33,6 @@ from knapcache.serve.http.asgi_request import (
     model_not_found,
     too_large,
 )
-from knapcache.serve.http.bedrock import (
-    BEDROCK_TYPE,
-    BedrockRequest,
-    bedrock_request,
-    may_be_marked,
-    model_in_path,
-)
-from knapcache.serve.http.bedrock_usage import EVENT_STREAM
 from knapcache.serve.limits.limited_call import LimitedCall
 from knapcache.serve.limits.refusal import STATUS, LimitReached
 from knapcache.serve.observe.events import Event
@@ -51,7 +44,8 @@ if TYPE_CHECKING:
     from knapcache.serve.http.auth import Principal
     from knapcache.serve.proxy import Proxy
 
-EVENT_STREAMS = ("text/event-stream", EVENT_STREAM)
+BEDROCK_PATH = re.compile(r"/v1/model/([^/?]+)/(?:converse|invoke)(?:-stream|-with-response-stream)?(?:\?|$)")
+EVENT_STREAMS = ("text/event-stream", "application/vnd.amazon.eventstream")
 BODY_HEADERS = ("content-encoding", "content-length")
 """Response headers that hold for the body as it came, which is how it is forwarded."""
 AMBIGUOUS = re.compile(rb"[\x00-\x1f\x7f\\]|//|/\.{1,2}(?:;[^/]*)?(?:/|$)")
@@ -69,7 +63,7 @@ class Passthrough:
 
     def __init__(self, proxy: Proxy, access: AccessControl) -> None:
         self._access, self._upstreams, self._record = access, proxy.upstreams, proxy.events.append
-        self._max_body, self._max_parsed = proxy.settings.max_body, proxy.settings.max_cached_body
+        self._max_body = proxy.settings.max_body
         self._workers, self._limits = proxy.body_pool, proxy.limits
         self._allowed, self._tenants = proxy.settings.passthrough, bool(proxy.settings.tenants)
 
@@ -83,23 +77,18 @@ class Passthrough:
         headers = upstream.request_headers(request.headers, principal.credential is not None, raw=True)
         if isinstance(content, bytes):
             headers = [pair for pair in headers if pair[0] != "content-length"]
-        bedrock = await self._bedrock_request(request, principal, upstream, content, model)
         attempts: list[int] = []
         outcome, ttfb, stream, reason = "failed", 0.0, False, ""
         path, head = upstream.path(request.target), encode_headers(headers)
-
-        async def send(body: bytes | AsyncIterator[bytes] | None) -> Response:
-            return await upstream.send(request.method, path, head, body, attempts, raw=True)
-
         limited = LimitedCall(self._limits, principal.name, model)
         refused = ""
         try:
             if request.method not in READING_METHODS:
                 await limited.begin_unpriced()
-            response = await (send(content) if bedrock is None else bedrock.send(send))
+            response = await upstream.send(request.method, path, head, content, attempts, raw=True)
             ttfb = time.perf_counter() - request.started
             stream = response.headers.get("content-type", "").startswith(EVENT_STREAMS)
-            await forward(response, request, None if bedrock is None else bedrock.collect)
+            await forward(response, request)
             outcome, status = "passthrough", response.status
         except LimitReached as error:
             outcome, status, refused = "rejected", STATUS, error.event_reason
@@ -133,7 +122,6 @@ class Passthrough:
                 attempts=tuple(attempts),
                 error=reason,
                 trace=request.headers.get("traceparent", ""),
-                prefix=None if bedrock is None else await bedrock.report(),
             )
         )
 
@@ -159,17 +147,10 @@ class Passthrough:
         announced = int(length) if (length := headers.get("content-length", "")).isdecimal() else 0
         if announced > self._max_body:
             raise too_large(self._max_body)
-        kind = headers.get("content-type", "")
-        if model:
-            is_read = announced <= self._max_parsed and may_be_marked(upstream, headers, request.query)
-            kind = kind or BEDROCK_TYPE
-        else:
-            is_read = len(self._upstreams.all) > 1
-        if not is_read or "json" not in kind or "content-encoding" in headers:
+        is_read = not model and len(self._upstreams.all) > 1 and "json" in headers.get("content-type", "")
+        if not is_read or "content-encoding" in headers:
             return upstream, limited(request.iter_body(), self._max_body), model
         content = await request.read_body(self._max_body, self._max_body)
-        if model:
-            return upstream, content, model
         try:
             model = await self._workers.call(partial(self._upstreams.find_model, content))
         except Uncacheable as reason:
@@ -186,24 +167,6 @@ class Passthrough:
         if upstream is None:
             raise RequestRejected(404, f"No upstream serves the model {model[:100]!r}.", "model_not_found")
         return upstream
-
-    async def _bedrock_request(
-        self,
-        request: AsgiRequest,
-        principal: Principal,
-        upstream: Upstream,
-        content: bytes | AsyncIterator[bytes] | None,
-        model: str,
-    ) -> BedrockRequest | None:
-        """Return a request to Bedrock that the prefix tier may mark, or None."""
-        if not isinstance(content, bytes) or len(content) > self._max_parsed:
-            return None
-        if not may_be_marked(upstream, request.headers, request.query):
-            return None
-        account = upstream.account(principal.credential)
-        return await bedrock_request(
-            upstream, request.target, content, model=model, account=account, pool=self._workers
-        )
 
 
 def check_path(request: AsgiRequest) -> None:
@@ -238,6 +201,12 @@ def _check_near_path(path: str) -> None:
         raise RequestRejected(400, f"The path must be spelled exactly /v1{near}.", "invalid_path")
 
 
+def model_in_path(target: str) -> str:
+    """Return the model that a path of Bedrock's API names, or ""."""
+    found = BEDROCK_PATH.match(target)
+    return unquote(found[1]) if found else ""
+
+
 def is_allowed(method: str, path: str, patterns: Iterable[str]) -> bool:
     """Return whether one of the patterns, "METHOD /path" or "*", matches. `*` in a path also matches slashes."""
     for pattern in patterns:
@@ -257,14 +226,12 @@ async def limited(body: AsyncIterator[bytes], limit: int) -> AsyncIterator[bytes
         yield piece
 
 
-async def forward(response: Response, request: AsgiRequest, collect: Callable[[bytes], None] | None = None) -> None:
-    """Send the upstream's response to the client as it arrives. collect: gets the pieces of its body, too."""
+async def forward(response: Response, request: AsgiRequest) -> None:
+    """Send the upstream's response to the client as it arrives."""
     try:
         headers = sandboxed(forwarded_headers(response.pairs, keep=BODY_HEADERS))
         await request.send_head(response.status, [*headers, *outcome_headers("passthrough")])
         async for piece in response.iter_bytes():
-            if collect is not None:
-                collect(piece)
             await request.send_body(piece)
         await request.send_body(b"", more=False)
     finally:

@@ -28,7 +28,6 @@ from knapcache.exchange.exchange import Exchange, FallbackAnswer, is_event_strea
 from knapcache.keys.edited_text import with_field
 from knapcache.keys.parse import SHORT
 from knapcache.model import Endpoint
-from knapcache.serve.http.bedrock import is_signed
 from knapcache.serve.observe.events import PrefixEvent, UpstreamTry
 from knapcache.serve.upstream import Pairs, Response, encode_headers
 from knapcache.serve.upstream.group import GroupMember, UpstreamGroup
@@ -46,6 +45,8 @@ TOO_MANY_REQUESTS = 429
 HTML = "text/html"
 ASKS_USAGE = re.compile(rb'"include_usage"\s*:\s*true')
 """A stream's usage is asked for. In a text the quotes would be escaped."""
+BODY_DIGESTS = ("content-digest", "content-md5", "digest", "repr-digest", "x-amz-content-sha256")
+"""Request headers that hold for the bytes of the body."""
 
 
 class UpstreamSender:
@@ -296,6 +297,15 @@ class UpstreamSender:
         self._tried.clear()
         self._error = ""
         return found
+
+
+def is_signed(headers: Mapping[str, str], query: bytes) -> bool:
+    """Return whether the request has a signature or a digest of its body. headers: by lower-case name."""
+    return (
+        headers.get("authorization", "").lstrip().upper().startswith("AWS4-")
+        or b"x-amz-signature=" in query.lower()
+        or any(name in headers for name in BODY_DIGESTS)
+    )
 
 
 def with_model(content: bytes, model: str) -> bytes:

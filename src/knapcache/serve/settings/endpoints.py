@@ -39,7 +39,6 @@ from knapcache.serve.settings.value_types import (
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")
-BEDROCK_HOST = re.compile(r"bedrock-runtime\.[a-z0-9-]+\.amazonaws\.com")
 PROVIDERS: tuple[dict[str, Any], ...] = (
     {
         "name": "openai",
@@ -82,10 +81,10 @@ class UpstreamSettings(BaseModel):
     kind: Literal["openai", "anthropic"] = Field(
         "openai", description="API of the provider; default: anthropic for hosts of anthropic.com, otherwise openai"
     )
-    prompt_cache: Literal["anthropic", "openai", "bedrock", "off"] = Field(
+    prompt_cache: Literal["anthropic", "openai", "off"] = Field(
         "off",
         description="prompt cache of the provider, for `prefix`; default: anthropic for kind anthropic, openai for "
-        "hosts of openai.com and openai.azure.com, bedrock for bedrock-runtime.*.amazonaws.com, otherwise off",
+        "hosts of openai.com and openai.azure.com, otherwise off",
     )
     key_env: str | None = Field(
         None, description="environment variable with the provider's API key; none: the caller's key is passed on"
@@ -124,8 +123,6 @@ class UpstreamSettings(BaseModel):
             host = LOCAL
         kind = values.get("kind", "anthropic" if is_below(host, "anthropic.com") else "openai")
         prompt_cache = "openai" if is_below(host, "openai.com") or is_below(host, "openai.azure.com") else "off"
-        if BEDROCK_HOST.fullmatch(host):
-            prompt_cache = "bedrock"
         return {
             "name": host,
             "kind": kind,

@@ -10,9 +10,6 @@ one account, so the ids of prefixes depend on these. Each process learns from it
 
 OpenAI's models before GPT-5.6 cache without marks. For them the tier only adds `prompt_cache_key`, which is the same
 for requests with equal tools and system prompt, so that they reach the same machine.
-
-On Amazon Bedrock only Anthropic's models are marked, from those on that it caches: it refuses a request with marks to
-a model without a prompt cache, and Nova caches without marks.
 """
 
 from __future__ import annotations
@@ -25,7 +22,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from knapcache.keys.cache_marks import CONVERSE
 from knapcache.keys.parse import SHORT
 from knapcache.model import Endpoint
 from knapcache.prefix.blocks import SYSTEM_ROLES, BodyBlocks, read_blocks
@@ -34,7 +30,7 @@ from knapcache.prefix.lengths import PrefixLengths
 from knapcache.prefix.marks import with_cache_key, with_marks, with_ttl
 from knapcache.prefix.provider_cache import Mark, PrefixBill
 from knapcache.prefix.request import PrefixRequest
-from knapcache.prefix.tariff import ANTHROPIC, BEDROCK, OPENAI_BREAKPOINTS, Tariff
+from knapcache.prefix.tariff import ANTHROPIC, OPENAI_BREAKPOINTS, Tariff
 from knapcache.price.input_tokens import InputTokens
 from knapcache.price.meter import Meter
 from knapcache.serve.observe.events import PrefixEvent
@@ -47,16 +43,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("knapcache.serve")
 
 PrefixMode = Literal["off", "observe", "on", "manage"]
-PrefixProvider = Literal["anthropic", "openai", "bedrock"]
+PrefixProvider = Literal["anthropic", "openai"]
 
 BREAKPOINT_MODELS = re.compile(r"gpt-(5\.[6-9]|5\.\d\d|[6-9]|\d\d)")
 """OpenAI's models with breakpoints and a write price: GPT-5.6 and later."""
-BEDROCK_MODELS = re.compile(r"anthropic\.claude-(?!v\d|instant|3-(?!5-haiku|7-sonnet))")
-"""Anthropic's models with a prompt cache on Bedrock: Claude 3.5 Haiku, 3.7 Sonnet, and from 4 on. The name of an
-application inference profile does not tell its model."""
-BEDROCK_SHAPES = (CONVERSE, Endpoint.MESSAGES)
-BEDROCK_PRICES = "aws/"
-"""Prefix of Bedrock's models in the price list."""
 KEY_PREFIX, KEY_BYTES = "knapcache-", 12
 """Beginning of a `prompt_cache_key`, and the bytes of the digest that follows."""
 MAX_MODELS = 1000
@@ -70,7 +60,7 @@ MAX_FAMILIES = 10_000
 class PrefixCall(NamedTuple):
     """One request on its way to the provider."""
 
-    shape: str
+    shape: Endpoint
     blocks: BodyBlocks
     model: str
     learner: PrefixLearner | None
@@ -112,19 +102,18 @@ class PrefixTier:
         found.mode = mode
         return found
 
-    def read(self, shape: str, body: dict[str, Any], model: str, account: str) -> BodyBlocks | None:
+    def read(self, shape: Endpoint, body: dict[str, Any], model: str, account: str) -> BodyBlocks | None:
         """Return the blocks of a request; None if it has none.
 
-        shape     an Endpoint, or CONVERSE
-        account   the credential with which it is sent
+        account: the credential with which it is sent
         """
         return read_blocks(shape, body, (self._upstream, model, account))
 
     def place(
-        self, shape: str, body: dict[str, Any], model: str, blocks: BodyBlocks, started: float | None = None
+        self, shape: Endpoint, body: dict[str, Any], model: str, blocks: BodyBlocks, started: float | None = None
     ) -> PrefixCall:
         """Choose the marks of a request, and count it. started: when it was sent; None: it is sent now."""
-        tariff = self._tariff(shape, model)
+        tariff = self._tariff(model)
         changes = self.mode != "observe" and model not in self._refused
         if tariff is None:
             changed = self._with_key(shape, body, blocks) if changes else body
@@ -178,7 +167,7 @@ class PrefixTier:
             "tariff": "" if learner is None else learner.tariff.name,
             "marked": call.changed is not None and placement is not None,
             "own_marks": call.blocks.managed,
-            "usd_per_token": self._price(call.shape, call.model, tokens),
+            "usd_per_token": self._input_price(call.shape, call.model, tokens),
         }
         if learner is None or placement is None:
             return reported_event(self.mode, counted, **fields)
@@ -223,20 +212,10 @@ class PrefixTier:
                 model,
             )
 
-    def _tariff(self, shape: str, model: str) -> Tariff | None:
+    def _tariff(self, model: str) -> Tariff | None:
         if self._provider == "anthropic":
             return ANTHROPIC
-        if self._provider == "bedrock":
-            return BEDROCK if shape in BEDROCK_SHAPES and BEDROCK_MODELS.search(model) else None
         return OPENAI_BREAKPOINTS if BREAKPOINT_MODELS.search(model) else None
-
-    def _price(self, shape: str, model: str, tokens: int) -> float | None:
-        """Return the dollars of a plain token of an input of so many tokens; None: the price is unknown."""
-        endpoint = Endpoint.MESSAGES if shape == CONVERSE else Endpoint(shape)
-        price = self._input_price(endpoint, model, tokens)
-        if price is None and self._provider == "bedrock":
-            price = self._input_price(endpoint, BEDROCK_PRICES + model, tokens)
-        return price
 
     def _request(self, blocks: BodyBlocks, end: int, model: str, tariff: Tariff, time: float) -> PrefixRequest:
         return self._lengths.request(
@@ -251,7 +230,7 @@ class PrefixTier:
             time=time,
         )
 
-    def _with_key(self, shape: str, body: dict[str, Any], blocks: BodyBlocks) -> dict[str, Any]:
+    def _with_key(self, shape: Endpoint, body: dict[str, Any], blocks: BodyBlocks) -> dict[str, Any]:
         """Return a body with a `prompt_cache_key` that requests with equal tools and system prompt share.
 
         It does not reveal them. A request without both has none, and neither has one to another provider than OpenAI.
@@ -281,7 +260,7 @@ class PrefixMarker:
     def __init__(
         self,
         tier: PrefixTier,
-        shape: str,
+        shape: Endpoint,
         body: dict[str, Any],
         size: int,
         *,
