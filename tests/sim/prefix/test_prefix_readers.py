@@ -1,4 +1,4 @@
-"""Readers of prefix traces: CSV of sessions, Mooncake's traces, the proxy's request log, and broken files."""
+"""Readers of prefix traces: CSV of sessions, the proxy's request log, and broken files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import csv
 import gzip
 import io
 import json
-import random
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,7 @@ from knapcache.errors import InvalidInput
 from knapcache.prefix.request import Position, PrefixRequest
 from knapcache.prefix.tariff import ANTHROPIC
 from knapcache.sim.prefix import PrefixTrace, read_prefix_trace
-from knapcache.sim.prefix.chains import SharingRequest
-from knapcache.sim.prefix.mooncake import read as read_mooncake
 from knapcache.sim.prefix.sessions import COLUMNS
-from knapcache.sim.traces.source import TraceSource
 
 HEADER = ",".join(COLUMNS)
 
@@ -167,89 +163,6 @@ def test_a_broken_row_is_named_by_its_line(line: str, message: str, tmp_path: Pa
     assert str(raised.value) == f"{file}, line 3: {message}"
 
 
-# Mooncake ---------------------------------------------------------------------------------------------------------
-
-
-def mooncake(path: Path, *requests: dict[str, Any]) -> Path:
-    path.write_text("".join(json.dumps(request) + "\n" for request in requests))
-    return path
-
-
-def test_the_parent_is_the_latest_request_with_the_longest_common_beginning(tmp_path: Path) -> None:
-    draw = random.Random(5)
-    requests: list[tuple[int, list[int], int]] = []
-    for _ in range(300):
-        blocks = draw.choice(requests)[1] if requests and draw.random() < 0.8 else []
-        blocks = blocks[: draw.randint(0, len(blocks))]
-        # Equal ids at other places are no equal prefixes.
-        blocks = blocks + [draw.randrange(40) for _ in range(draw.randint(0 if blocks else 1, 3))]
-        same = [tokens for _, other, tokens in requests if other == blocks]
-        requests.append((draw.randrange(10**6), blocks, same[0] if same else 512 * len(blocks) - draw.randrange(512)))
-    lines = [{"timestamp": t, "input_length": n, "output_length": 5, "hash_ids": b} for t, b, n in requests]
-    found = {
-        request.id[1]: request for _, request in read_mooncake(TraceSource(mooncake(tmp_path / "m.jsonl", *lines)))
-    }
-    order = sorted(range(len(requests)), key=lambda k: requests[k][0])
-    for place, k in enumerate(order):
-        time, blocks, tokens = requests[k]
-        best, parent = 0, None
-        for j in order[:place]:
-            other = requests[j][1]
-            common = 0
-            while common < min(len(blocks), len(other)) and blocks[common] == other[common]:
-                common += 1
-            if common >= max(best, 1):
-                best, parent = common, j
-        expected = SharingRequest(
-            time=time / 1000,
-            id=("all", k + 1),
-            parent=None if parent is None else ("all", parent + 1),
-            shared_tokens=0 if parent is None else min(512 * best, tokens, requests[parent][2]),
-            input_tokens=tokens,
-            system_tokens=0,
-            kind="text",
-            model="",
-        )
-        assert found[k + 1] == expected
-    assert len(read(tmp_path / "m.jsonl").requests) == 300
-
-
-def test_a_mooncake_conversation_continues_in_the_middle_of_a_block(tmp_path: Path) -> None:
-    file = mooncake(
-        tmp_path / "m.jsonl",
-        {"timestamp": 0, "input_length": 1000, "output_length": 1, "hash_ids": [1, 2]},
-        {"timestamp": 2500, "input_length": 2000, "output_length": 1, "hash_ids": [1, 3, 4, 5]},
-    )
-    trace = read(file)
-    assert lengths(trace) == [[1000], [1000, 2000]]
-    assert trace.requests[1].time == 2.5
-    assert trace.format == "mooncake"
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ('{"timestamp": 1, "input_length": 9}', "hash_ids is missing"),
-        ('{"timestamp": 1, "input_length": 9, "hash_ids": [1, 2]}', "input_length is 9, which is not 2 blocks of 512"),
-        ('{"timestamp": "soon", "input_length": 9, "hash_ids": [1]}', "timestamp must be a number, not 'soon'"),
-        ('{"timestamp": 1', "not JSON: "),
-    ],
-)
-def test_a_broken_mooncake_line_is_named(line: str, message: str, tmp_path: Path) -> None:
-    file = tmp_path / "m.jsonl"
-    file.write_text(f'{{"timestamp": 0, "input_length": 9, "hash_ids": [1]}}\n{line}\n')
-    with pytest.raises(InvalidInput) as raised:
-        read(file)
-    assert str(raised.value).startswith(f"{file}, line 2: {message}")
-
-
-def test_mooncake_is_one_file(tmp_path: Path) -> None:
-    line = {"timestamp": 0, "input_length": 9, "hash_ids": [1]}
-    files = [mooncake(tmp_path / name, line) for name in ("a.jsonl", "b.jsonl")]
-    with pytest.raises(InvalidInput, match="is mooncake: only one file is allowed, not 2"):
-        read_prefix_trace(files, ANTHROPIC.minimum_of)
-
-
 # The request log --------------------------------------------------------------------------------------------------
 
 PREFIX = {"positions": [["a", 1200], ["b", 3000]], "tokens": 3007, "system": 0, "kind": "tool"}
@@ -361,7 +274,11 @@ def test_a_log_line_that_is_still_being_written_is_ignored(tmp_path: Path) -> No
         (HEADER.encode() + b",kind\n", " has more than one column 'kind'"),
         (
             b"time,key,size,cost\n1,2,3,4\n",
-            " is not a trace of prefixes; allowed are: CSV with the columns time",
+            " is not a trace of prefixes, but has the fields 'cost', 'key', 'size', 'time'; allowed are: CSV with the ",
+        ),
+        (
+            b'{"timestamp": 1, "input_length": 9, "output_length": 1, "hash_ids": [1]}\n',  # Mooncake's
+            " is not a trace of prefixes, but has the fields 'hash_ids', 'input_length',",
         ),
         (b'{"time": 1}\n', " is not a trace of prefixes"),
         (b"{\n", " is not a trace of prefixes"),

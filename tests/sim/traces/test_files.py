@@ -178,7 +178,7 @@ def test_a_line_that_is_still_being_written_is_ignored(
         (b"time,key,size,cost\n", "csv"),
         (b"a;b\n", "csv"),
         (b"TIMESTAMP,ContextTokens,GeneratedTokens\n", "azure"),
-        (b"Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\r\n", "burstgpt"),
+        (b"Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\r\n", "csv"),
         (b'{"key": 1}\n', "jsonl"),
         (b'\xef\xbb\xbf\n {"hash_ids": []}\n', "mooncake"),
         (b'{broken\n{"request": {}, "response": {}}\n', "openai"),

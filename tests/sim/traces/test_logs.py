@@ -235,18 +235,21 @@ def test_token_counts(tmp_path: Path) -> None:
     assert trace.costs.tolist() == pytest.approx([462e-6, 392e-6])
     assert trace.times is not None
     assert trace.times[1] - trace.times[0] == pytest.approx(4.314579, abs=1e-5)
+
+
+def test_a_token_log_of_another_program_is_csv(tmp_path: Path) -> None:
+    path = tmp_path / "burstgpt.csv"
     path.write_text(BURST)
-    trace = read_trace(path, ColumnRules(key=("Model", "Log Type"), cost="Response tokens", size="Total tokens"))
-    assert (trace.names, trace.sizes.tolist(), trace.costs.tolist()) == (
-        [("ChatGPT", "Conversation log")],
-        [490],
-        [18.0],
-    )
+    assert "has no column 'key' among 'Timestamp', 'Model', 'Request tokens'" in error_of(path, ColumnRules())
+    assert "name another with --key" in error_of(path, ColumnRules())
+    trace = read_trace(path, ColumnRules(key=("Model", "Request tokens"), size="Total tokens", cost_each=1.0))
+    assert (trace.names, trace.sizes.tolist()) == ([("ChatGPT", "472")], [490])
+    with pytest.raises(InvalidInput, match="unknown format 'burstgpt': allowed are csv, parquet,"):
+        read_trace(path, format="burstgpt")
 
 
-@pytest.mark.parametrize("content", [AZURE, BURST])
-def test_token_counts_have_no_identity(content: str, tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text(content)
+def test_token_counts_have_no_identity(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(AZURE)
     message = error_of(tmp_path / "t.csv", PRICES)
     assert "nothing in it identifies equal requests" in message
     assert "--key" in message

@@ -4,9 +4,9 @@ A position is a place where a prefix ends that can be marked and read. A request
 both have in common, the end of its system prompt, and its own end. So a mark at the end of one request is found by
 every later request that continues it, over any number of turns.
 
-Traces count shared tokens in whole blocks: 64 tokens in `agent_sessions`, 512 in Mooncake's. The common prefix of two
-requests may be up to one block longer than the trace says. A request is taken to have a position of its parent if it
-shares all whole blocks before it:
+Traces count shared tokens in whole blocks: 64 tokens in `agent_sessions`, 512 in `chat_prefixes`. The common prefix of
+two requests may be up to one block longer than the trace says. A request is taken to have a position of its parent if
+it shares all whole blocks before it:
 
     ⌊position / block⌋ · block ≤ shared tokens    and    position ≤ input tokens
 

@@ -1,7 +1,6 @@
 """Read traces of prefixes. The format is detected by content.
 
     sessions   CSV: time,session,request,parent,shared_tokens,input_tokens,output_tokens,system_tokens,kind,model
-    mooncake   JSON lines: timestamp, input_length, output_length, hash_ids
     log        the proxy's request log, with a `prefix` field
 
 Files may be compressed with gzip or zstd. Several files form one trace, and a directory means its files. Requests are
@@ -18,16 +17,15 @@ from typing import NoReturn
 
 from knapcache.errors import InvalidInput
 from knapcache.prefix.request import PrefixRequest
-from knapcache.sim.prefix import log, mooncake, sessions
+from knapcache.sim.prefix import log, sessions
 from knapcache.sim.prefix.chains import Place, SharingRequest, to_prefix_requests
 from knapcache.sim.traces import json_lines
-from knapcache.sim.traces.base import BrokenLineError, Progress
+from knapcache.sim.traces.base import BrokenLineError, Progress, short
 from knapcache.sim.traces.read import SNIFF, file_progress, files
 from knapcache.sim.traces.source import TraceSource
 
 FORMATS = {
     "sessions": f"CSV with the columns {', '.join(sessions.COLUMNS)}",
-    "mooncake": "Mooncake's traces: hash_ids of blocks of 512 tokens, one object per line",
     "log": "the proxy's prefix log",
 }
 REQUEST_LOG = frozenset({"time", "key", "size", "cost", "outcome"})
@@ -58,8 +56,6 @@ def read_prefix_trace(
     """
     paths = files(path)
     chosen = detect(paths[0])
-    if len(paths) > 1 and chosen == "mooncake":
-        raise InvalidInput(f"{paths[0]} is {chosen}: only one file is allowed, not {len(paths)}")
     sharing: list[tuple[SharingRequest, Path, Place]] = []
     requests: list[PrefixRequest] = []
     for one, report in zip(paths, file_progress(paths, progress), strict=True):
@@ -71,8 +67,7 @@ def read_prefix_trace(
         if chosen == "log":
             requests += log.read(source, minimum_of)
         else:
-            reader = sessions.read if chosen == "sessions" else mooncake.read
-            sharing += [(request, one, place) for place, request in reader(source)]
+            sharing += [(request, one, place) for place, request in sessions.read(source)]
     if chosen == "log":
         requests.sort(key=lambda request: request.time)
     else:
@@ -100,16 +95,14 @@ def detect(path: Path) -> str:
     if not lines:
         raise InvalidInput(f"{path} is empty")
     names = object_fields(lines[0]) if lines[0].startswith(b"{") else header_fields(lines[0])
-    if "hash_ids" in names:
-        return "mooncake"
     if "prefix" in names:
         return "log"
     if len(names & {"session", "parent", "shared_tokens", "input_tokens"}) > 1:  # one may be missing: say so later
         return "sessions"
     if names >= REQUEST_LOG:
         raise InvalidInput(f"{path} {log.EMPTY}")
-    allowed = "; ".join(FORMATS.values())
-    raise InvalidInput(f"{path} is not a trace of prefixes; allowed are: {allowed}")
+    found = f", but has the fields {', '.join(map(short, sorted(names)[:12]))}" if names else ""
+    raise InvalidInput(f"{path} is not a trace of prefixes{found}; allowed are: {'; '.join(FORMATS.values())}")
 
 
 def object_fields(line: bytes) -> set[str]:

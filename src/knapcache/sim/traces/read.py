@@ -22,6 +22,7 @@ import numpy as np
 from knapcache.errors import InvalidInput
 from knapcache.sim.trace import Trace
 from knapcache.sim.traces import (
+    azure,
     csv_file,
     helicone,
     json_lines,
@@ -32,7 +33,6 @@ from knapcache.sim.traces import (
     oracle_general,
     parquet,
     request_log,
-    token_logs,
 )
 from knapcache.sim.traces.base import BrokenLine, BrokenLineError, ColumnRules, Progress, TraceBuilder
 from knapcache.sim.traces.source import TraceSource, file_errors
@@ -89,12 +89,7 @@ FORMATS = {
         "hash_ids of prefix blocks, one object per line",
         multiple_files=False,
     ),
-    "azure": TraceFormat(
-        one_by_one(token_logs.AZURE.read), token_logs.RULES, "TIMESTAMP,ContextTokens,GeneratedTokens"
-    ),
-    "burstgpt": TraceFormat(
-        one_by_one(token_logs.BURSTGPT.read), token_logs.RULES, "Timestamp,Model,Request tokens,Response tokens,…"
-    ),
+    "azure": TraceFormat(one_by_one(azure.read), azure.RULES, "TIMESTAMP,ContextTokens,GeneratedTokens"),
     "oracle-general": TraceFormat(
         one_by_one(oracle_general.read), oracle_general.RULES, "libCacheSim's records of 24 bytes"
     ),
@@ -277,9 +272,8 @@ def detect_csv(path: Path, first: bytes) -> str:
         header = set(next(csv.reader([first.decode()], strict=True)))
     except (UnicodeDecodeError, csv.Error, StopIteration):
         raise unknown_format(path) from None
-    for log in (token_logs.AZURE, token_logs.BURSTGPT):
-        if {log.time, log.input, log.output} <= header:
-            return log.name
+    if {azure.TIME, azure.INPUT, azure.OUTPUT} <= header:
+        return "azure"
     if helicone.is_export(header):
         return "helicone"
     return "litellm" if litellm_log.is_log(header) else "csv"
