@@ -347,3 +347,9 @@ def test_trusted_proxies_are_addresses_or_networks() -> None:
     assert settings.trusted_proxies == ("10.0.0.7/32", "172.16.0.0/12", "fd00::/8")
     for wrong in ("*", "proxy.example", "10.0.0.1/8", "10.0.0.0/33"):
         assert "must be IP addresses or networks" in settings_error(trusted_proxies=wrong)
+
+
+def test_a_prompt_cache_of_an_older_version_is_off() -> None:
+    url = "https://bedrock-runtime.us-east-1.amazonaws.com"
+    (upstream,) = Settings(upstreams=[{"url": url, "prompt_cache": "bedrock"}]).upstreams
+    assert upstream.prompt_cache == "off"

@@ -130,6 +130,12 @@ class UpstreamSettings(BaseModel):
             **values,
         }
 
+    @field_validator("prompt_cache", mode="before")
+    @classmethod
+    def _without_bedrock(cls, name: Any) -> Any:
+        """Accept the value in files of older versions, which marked requests to Bedrock's own API."""
+        return "off" if name == "bedrock" else name
+
     @field_validator("key_env")
     @classmethod
     def _variable_with_key(cls, name: str | None) -> str | None:
