@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import libcachesim
 import numpy as np
 import numpy.typing as npt
 
@@ -28,6 +27,8 @@ LEARNED: dict[str, tuple[str, dict[str, str]]] = {
 
 def run(name: str, path: Path, capacity: int, hash_power: int) -> tuple[float, float]:
     """Return CPU seconds and miss ratio of a policy on an oracleGeneral file."""
+    import libcachesim  # here, so that --help and --markdown work without it
+
     start = time.process_time()
     reader = libcachesim.TraceReader(str(path), libcachesim.TraceType.ORACLE_GENERAL_TRACE)
     cache = getattr(libcachesim, NAMES[name])(cache_size=capacity, hashpower=hash_power)
@@ -43,6 +44,8 @@ def fastest(name: str, path: Path, capacity: int) -> tuple[int, Callable[[], tup
 
 def learned_hits(row: str, trace: Trace, capacity: int) -> npt.NDArray[np.bool_]:
     """Return the hits of a learned policy. Every key keeps its first size: libCacheSim supports no other."""
+    import libcachesim
+
     name, options = LEARNED[row]
     _, first, keys = np.unique(trace.keys, return_index=True, return_inverse=True)
     cache = getattr(libcachesim, name)(cache_size=capacity, hashpower=18, **options)

@@ -3,7 +3,7 @@
     python bench/client_faults.py [--out DIR] [--only CLIENT,…] [--fault TEXT]
 
 The proxy has a client of its own because no library handles all of these faults. On the day one does, our client can
-go: tests/bench/test_bench_client_faults.py fails on a committed result in which a library passes everything.
+go: tests/bench/test_published_numbers.py fails on a committed result in which a library passes everything.
 
 Each fault runs on a new event loop (uvloop), with a new client, for at most 10 seconds; a client that takes longer
 fails it. Faults and what is expected are in _faults_*.py, the clients in _fault_clients.py.

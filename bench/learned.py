@@ -111,7 +111,7 @@ def markdown(rows: list[Row]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, metavar="DIR", help="directory for learned.json")
     parser.add_argument("--traces", metavar="LIST", default=",".join((*PUBLIC, SYNTHETIC)), help="traces to replay")
     parser.add_argument("--capacities", metavar="LIST", default=",".join(CAPACITIES), help="in %% of the working set")

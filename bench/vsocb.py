@@ -87,7 +87,7 @@ def measure(name: str, trace: Trace, share: float, requests: int) -> Row:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="write vsocb.json there")
     parser.add_argument("--quick", action="store_true", help="fewer requests: the numbers are less exact")
     args = parser.parse_args()
