@@ -1,4 +1,8 @@
-"""Regular expressions that find all matches in time proportional to the length of the text.
+r"""Regular expressions that find all matches in time proportional to the length of the text.
+
+google-re2 1.1.20251105 cannot replace this module: it takes quadratic time to find all matches (`a.*b|a` in a text of
+80,000 `a`: 8.8 s; here 0.06 s), and finds less. Its `\w`, `\d`, `\s` and `\b` are ASCII only, so that `\bÖzil\b` does
+not match in "Herr Özil", and of overlapping matches it finds only the first.
 
 Python's `re` backtracks: some patterns take exponential time on some texts, and it keeps the interpreter's lock
 meanwhile, so that a thread does not help. Texts come from clients, and patterns from the settings. So patterns of the
