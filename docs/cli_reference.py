@@ -19,7 +19,6 @@ COMMANDS = (
     "rekey",
     "warm",
     "webhook",
-    "migrate",
     "export",
     "import",
     "log",

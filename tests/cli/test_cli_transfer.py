@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -100,8 +103,13 @@ def test_filters_and_a_new_file(tmp_path: Path, capsys: pytest.CaptureFixture[st
     for options, count in ((["--tag", "rare"], 5), (["--model", "m0", "--tenant", "a"], 3), (["--tag", "none"], 0)):
         assert len(exported(source, capsys, file, *options)) == 1 + count
     exported(source, capsys, file)
-    assert main(["import", str(file), str(target)]) == 2
+    lines = file.read_bytes().splitlines(keepends=True)
+    old = json.dumps({"format": "knapcache entries", "version": 1, "created": 1.0}).encode()  # of an older version
+    (tmp_path / "old.jsonl").write_bytes(b"".join([old + b"\n", *lines[1:]]))
+    assert main(["import", str(tmp_path / "old.jsonl"), str(target)]) == 2
     assert "give --capacity" in capsys.readouterr().err
+    assert main(["import", str(tmp_path / "old.jsonl"), str(tmp_path / "new.db"), "--capacity", "2MiB"]) == 0
+    assert "10 entries imported." in capsys.readouterr().out
     new = ["import", str(file), str(target), "--tag", "odd", "--tenant", "b", "--to-tenant", "c"]
     assert main([*new, "--capacity", "2MiB"]) == 0
     assert "3 entries imported." in capsys.readouterr().out
@@ -151,10 +159,36 @@ def test_damaged_lines_are_refused_with_their_number(tmp_path: Path, capsys: pyt
     assert "2 entries imported; left out: 1 as new or newer in the cache." in found.out
     assert "3 damaged lines were left out." in found.out
     assert [line.split(", ")[1].split(":")[0] for line in found.err.splitlines()] == ["line 3", "line 4", "line 5"]
-    for content, message in (("{}", "no file of `knapcache export`"), (lines[0].replace(":1,", ":2,"), "version 2")):
+    other = json.dumps({"format": "knapcache entries", "version": 2})
+    for content, message in (("{}", "no file of `knapcache export`"), (other, "version 2")):
         file.write_text(content, "utf-8")
         assert main(words) == 2
         assert message in capsys.readouterr().err
+
+
+def test_a_cache_is_copied_through_a_pipe_to_a_new_data_directory(tmp_path: Path) -> None:
+    """The new cache has the capacity, the policy and the request counts of the old one, and a secret of its own."""
+    source, target = tmp_path / "source.db", tmp_path / "new"
+    with Cache("4MiB", path=source, cost="seconds", shadows=()) as cache:
+        fill(cache)
+        rows = {row["cost"]: row["requests"] for row in cache.entries()["rows"]}
+    target.mkdir(mode=0o700)
+    command = f"{sys.executable} -m knapcache"
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command} export {source} | {command} import {target}"],
+        capture_output=True, text=True, timeout=300, check=False, env=os.environ | {"KNAPCACHE_CONFIG": ""},
+    )  # fmt: skip
+    assert done.stdout == "10 entries imported.\n", done.stderr
+    assert (target / "secret").stat().st_mode & 0o777 == 0o600
+    with Cache("4MiB", path=target / "cache.sqlite", cost="seconds", shadows=(), secret=server_secret(target)) as cache:
+        assert {row["cost"]: row["requests"] for row in cache.entries()["rows"]} == pytest.approx(rows, rel=1e-3)
+        cache.check()
+
+
+def test_migrate_names_the_commands_that_replace_it(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["migrate", "a", "b"])
+    assert "`knapcache export FROM | knapcache import - TO` copies a cache" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("options", [["--config"], ["--tenant", "alice"]])

@@ -211,10 +211,7 @@ class AdmissionController:
                 self.policy.arrive(i)
             admitted = self._decide(i, entry)
             self.settled += 1
-            imported = min(entry.meta.get(IMPORTED, 0), MAX_TOUCHES if admitted else 1)
-            for _ in range(imported - 1):
-                self._arrive(i)
-            self.shadows.observe(i, entry.size, entry.cost, imported)
+            self.shadows.observe(i, entry.size, entry.cost, paid=IMPORTED not in entry.meta)
         self.drain()
         return admitted
 

@@ -6,12 +6,10 @@ saved in hex, so a text of hex digits may stand for the bytes or for itself.
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 from knapcache.cache.options import seal_secret
@@ -109,73 +107,33 @@ def secret_in_use(place: StorePlace, secret: bytes | None) -> bytes | None:
     return next(form for form in secret_forms(secret) if seal_secret(form) == seals)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TargetStore:
-    """A store to copy entries into, which may not exist yet."""
+def open_as_owner(place: StorePlace, secret: bytes | None, keys: Sequence[bytes], capacity: int | None) -> Store:
+    """Open a store as its owner, to import entries. NotOwner, StoreError.
 
-    place: StorePlace
-    seals: bytes
-    """Secret of the seals."""
-    keys: tuple[bytes, ...] = ()
-    """Encryption keys."""
-    capacity: int | None = None
-    """Size limit; None: that of the store if it exists, else `default`."""
-    default: int | None = None
+    secret     in the form in which the keys of the cache use it
+    capacity   size limit of a store that does not exist yet; None: the store exists and has one
+    """
+    size_limit, seals = capacity or _stored_size_limit(place, secret, keys), seal_secret(secret)
+    if not is_url(place):
+        return SqliteStore(Path(place), size_limit, own=True, secret=seals, encryption_keys=keys)
+    from knapcache.store.redis.store import RedisStore
 
-    def open(self) -> Store:
-        """Open the store as its owner; create it if it does not exist. NotOwner, StoreError."""
-        if not is_url(self.place):
-            return SqliteStore(self.place, self.size_limit, own=True, secret=self.seals, encryption_keys=self.keys)
-        from knapcache.store.redis.store import RedisStore
+    store = RedisStore(_address(place), size_limit, own=True, secret=seals, encryption_keys=keys)
+    try:
+        if not store.owner:
+            store.load_snapshot()  # StoreError if the engine does not answer
+            raise NotOwner(f"{place_name(place)} is owned by another process")
+    except BaseException:
+        store.close()
+        raise
+    return store
 
-        address = _address(self.place)
-        store = RedisStore(address, self.size_limit, own=True, secret=self.seals, encryption_keys=self.keys)
-        try:
-            if not store.owner:
-                store.load_snapshot()  # StoreError if the engine does not answer
-                raise NotOwner(f"{place_name(self.place)} is owned by another process")
-        except BaseException:
-            store.close()
-            raise
-        return store
 
-    def open_to_read(self) -> Store | None:
-        """Open the store as a reader. None: it does not exist."""
-        if not is_url(self.place):
-            path = Path(self.place)
-            if not path.exists():
-                return None
-            if has_other_secret(existing(path), self.seals):
-                raise StoreError(f"{path} was written under another secret")
-            return SqliteStore.open_file(path, own=False, secret=self.seals, encryption_keys=self.keys)
-        from knapcache.store.redis.existing import open_existing, stored_capacity
-
-        address = _address(self.place)
-        known = stored_capacity(address) is not None
-        return open_existing(address, self.seals, self.keys, own=False) if known else None
-
-    @functools.cached_property
-    def size_limit(self) -> int:
-        """The size limit that it is opened with. InvalidInput if the store holds more already, or if none is known."""
-        found, used, store = self.capacity or self.default, 0, self.open_to_read()
-        if store is not None:
-            with closing(store):
-                used = store.size_limit if isinstance(store, SqliteStore) else store.totals().size
-                found = self.capacity or size_limit_of_store(store) or max(used, self.default or 0)
-        if found is None:
-            raise InvalidInput("the source has no state of a policy, which has its capacity: give --capacity")
-        if used > found:
-            raise InvalidInput(f"{place_name(self.place)} holds {used} bytes, more than the capacity of {found} bytes")
-        return found
-
-    @property
-    def entry_capacity(self) -> int:
-        """Bytes for entries."""
-        if not is_url(self.place):
-            return DiskLayout.of(self.size_limit).capacity
-        from knapcache.store.redis.layout import EngineLayout
-
-        return EngineLayout.of(self.size_limit).capacity
+def _stored_size_limit(place: StorePlace, secret: bytes | None, keys: Sequence[bytes]) -> int:
+    """Return the size limit of a store that exists, or what it holds if that is more."""
+    with closing(open_to_read(place, secret, keys)) as store:
+        used = store.size_limit if isinstance(store, SqliteStore) else store.totals().size
+        return max(used, size_limit_of_store(store) or 0)
 
 
 def store_exists(place: StorePlace) -> bool:

@@ -17,6 +17,7 @@ from knapcache.cache.admission import BATCH_KEYS, AdmissionController
 from knapcache.cache.backpressure import WriteBackpressure
 from knapcache.cache.entries import read_entries
 from knapcache.cache.entry_index import EntryTable, entry_table
+from knapcache.cache.imported import ImportedRequests
 from knapcache.cache.key_history import KeyRecord
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.purging import PurgeConditions
@@ -39,7 +40,7 @@ class Owner:
     is_owner = True
 
     def __init__(self, store: Store, admission: AdmissionController, ledger: Ledger, clock: Clock) -> None:
-        self.store, self.admission = store, admission
+        self.store, self.admission, self.imported = store, admission, ImportedRequests(admission)
         self._ledger, self._clock = ledger, clock
         self._swept_at = clock()
         self._swept_settled = 0
@@ -141,8 +142,9 @@ class Owner:
             if expired(entry.expires, self._clock()):
                 continue
             stored = self.store.get(entry.key) if serial >= 0 else None
-            if stored is None or stored.created < entry.created:
-                self.settle(i, entry, blocking=True)
+            if (stored is None or stored.created < entry.created) and self.settle(i, entry, blocking=True):
+                self.imported.add(entry)
+        self.imported.end_round()
 
     def _reply(self, network: NetworkStore) -> None:
         for number, question in network.take_questions():

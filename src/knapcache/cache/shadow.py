@@ -94,10 +94,10 @@ class Shadows:
         self._spent = dict.fromkeys(("none", *names), 0.0)
         self._ids, self._sizes, self._costs = array("q"), array("q"), array("d")
 
-    def observe(self, i: int, size: int, cost: float, imported: int = 0) -> None:
-        """Buffer a request for id i, whose answer has this size and cost; or run so many imported ones, unpaid."""
-        if imported:
-            self._run_unpaid([i] * imported, [size] * imported, [cost] * imported)
+    def observe(self, i: int, size: int, cost: float, *, paid: bool = True) -> None:
+        """Buffer a request for id i, whose answer has this size and cost. An imported one is not paid for."""
+        if not paid:
+            self._run_unpaid([i], [size], [cost])
             return
         self._ids.append(i)
         self._sizes.append(size)

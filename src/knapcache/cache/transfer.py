@@ -1,6 +1,7 @@
 """Entries as lines of JSON: export from a store, import into another one.
 
-    line 1         {"format": "knapcache entries", "version": 1, "created": …}
+    line 1         {"format": "knapcache entries", "version": 1, "created": …}, with the policy and the capacity of the
+                   source, which a new cache gets
     other lines    one entry each: canonical request and payload (text, or {"base64": …} for bytes that are no UTF-8),
                    model, cost, seconds, created, expires, meta (with tags), requests as the policy counted them, the
                    principal of its namespace if it is known, and a digest of request and payload
@@ -12,7 +13,8 @@ canonical request has a digest under the old secret. They are imported, and neve
 An import goes through the policy of the target, as answers that were just paid for: its capacity holds. In a
 store that another process owns, entries are handed over to that process, which decides. An entry that is as new or
 newer in the target stays, so a second import of a file changes nothing. The requests are in the metadata of the entry.
-The owner's policy counts them. They are neither hits nor savings of the target.
+The owner's policy counts them (imported.py), so it ranks the entries as the source did. They are neither hits nor
+savings of the target. What the source's policy knows of requests whose answers it does not hold is not in the file.
 """
 
 from __future__ import annotations
@@ -23,24 +25,28 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
+import numpy as np
 import orjson
 
 from knapcache.cache.cache import DEFAULT_SECRET
 from knapcache.cache.coordinator import AdmissionOpener, Coordinator
-from knapcache.cache.entry_index import IMPORTED
+from knapcache.cache.entry_index import IMPORTED, request_counts
+from knapcache.cache.imported import MAX_REQUESTS
 from knapcache.cache.ledger import Ledger
+from knapcache.cache.opening import size_limit_of_store
+from knapcache.cache.roles import Owner
+from knapcache.cache.snapshot import read_snapshot
 from knapcache.cache.transfer_checks import checked_meta, checked_model
 from knapcache.errors import InvalidInput, StoreError
 from knapcache.keys.canonical import Keyer
 from knapcache.keys.outline import read_canonical, with_namespace
+from knapcache.policy import registry
 from knapcache.price.weights import amount
-from knapcache.store.base import Clock, Entry, Store, expired, wall_clock
+from knapcache.store.base import Clock, Entry, EntryInfo, Store, expired, wall_clock
 
 FORMAT, VERSION = "knapcache entries", 1
-MAX_REQUESTS = 1000
-"""Requests that an imported entry starts with at most."""
 MAX_LINE = 1 << 28
 """Bytes of a line. An answer of the proxy has 128 MB at most, unless `max_answer` is larger."""
 MAX_AHEAD = 86_400.0
@@ -74,15 +80,36 @@ class ImportResult:
     """The policy does not admit them, or they are too large."""
 
 
-def header_line(clock: Clock = wall_clock) -> bytes:
+class TransferHeader(NamedTuple):
+    """What the first line of a file says of its source. None: not known."""
+
+    policy: str | None
+    capacity: int | None
+    """The size limit that the source was opened with."""
+
+
+def read_source(store: Store) -> tuple[list[EntryInfo], dict[bytes, float], TransferHeader]:
+    """Return the metadata of all entries, the most valuable per byte first, the requests by key, and the header."""
+    snapshot = read_snapshot(store.load_snapshot() or b"")
+    requests: dict[bytes, float] = {}
+    if snapshot is not None:
+        counts = request_counts(snapshot.policy, np.arange(len(snapshot.keys)))
+        requests = dict(zip(snapshot.keys, counts.tolist(), strict=True))
+    infos = sorted(
+        store.scan(), key=lambda info: (-requests.get(info.key, 1.0) * info.cost / max(1, info.size), info.key)
+    )
+    return infos, requests, TransferHeader(None if snapshot is None else snapshot.name, size_limit_of_store(store))
+
+
+def header_line(header: TransferHeader, clock: Clock = wall_clock) -> bytes:
     """Return the first line of a file."""
-    return orjson.dumps({"format": FORMAT, "version": VERSION, "created": clock()}) + b"\n"
+    return orjson.dumps({"format": FORMAT, "version": VERSION, "created": clock(), **header._asdict()}) + b"\n"
 
 
-def check_header(line: bytes) -> None:
-    """Raise InvalidInput unless this is the first line of a file that can be read."""
+def read_header(file: BinaryIO) -> TransferHeader:
+    """Read the first line of a file. InvalidInput unless it is that of a file that can be read."""
     try:
-        header = orjson.loads(line)
+        header = orjson.loads(file.readline(MAX_LINE))
         found, version = header["format"], header["version"]
     except (ValueError, TypeError, LookupError):
         found, version = None, None
@@ -90,6 +117,9 @@ def check_header(line: bytes) -> None:
         raise InvalidInput("this is no file of `knapcache export`: the first line must say so")
     if version != VERSION:
         raise InvalidInput(f"the file has version {version!r} of the format; this knapcache reads version {VERSION}")
+    policy, capacity = header.get("policy"), header.get("capacity")
+    known = isinstance(policy, str) and policy in registry.SPECS and registry.SPECS[policy].online
+    return TransferHeader(policy if known else None, capacity if type(capacity) is int and capacity > 0 else None)
 
 
 def entry_line(entry: Entry, requests: float, principal: tuple[str, ...] | None) -> bytes:
@@ -190,8 +220,10 @@ class EntryImporter:
             return
         role = self._coordinator.role
         i, _ = role.arrive(entry.key)
-        if self.owner:
+        if isinstance(role, Owner):
             admitted = role.settle(i, entry, blocking=True)
+            if admitted:
+                role.imported.add(entry)
         else:
             admitted = entry.size <= store.max_entry_size
             if admitted:
@@ -201,10 +233,13 @@ class EntryImporter:
         result.rejected += not admitted
 
     def finish(self) -> None:
-        """Wait until the owner has decided about what was handed over, and count what it has stored.
+        """Let the policy count the requests of the entries. Wait until another owner has decided about them.
 
         It has decided when none of them has appeared in the store for DECISION_SECONDS.
         """
+        role = self._coordinator.role
+        if isinstance(role, Owner):
+            role.imported.count()
         waiting, changed = self._handed_over, time.monotonic()
         while waiting and time.monotonic() - changed < DECISION_SECONDS:
             time.sleep(DECISION_PAUSE)
@@ -228,10 +263,13 @@ class EntryImporter:
 
     def _hand_over(self, entry: Entry) -> None:
         """Hand an entry over to the owner. Wait while there is no space: the owner takes entries every second."""
-        deadline = time.monotonic() + HANDOVER_SECONDS
+        deadline, network = time.monotonic() + HANDOVER_SECONDS, self._coordinator.network
         while True:
             try:
-                self._coordinator.store.hand_over(entry)
+                if network is None:
+                    self._coordinator.store.hand_over(entry)
+                else:
+                    network.hand_over(entry, displace=False)
                 return
             except StoreError as error:
                 if time.monotonic() > deadline:
@@ -243,9 +281,8 @@ class EntryImporter:
         self._coordinator.close()
 
 
-def lines_of(file: Any) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines after the header that are not empty, with their numbers. InvalidInput for another file."""
-    check_header(file.readline(MAX_LINE))
+def lines_of(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines after the header that are not empty, with their numbers."""
     number = 1
     while line := file.readline(MAX_LINE + 1):
         number += 1

@@ -113,8 +113,8 @@ class CacheLocation:
         return place_name(self.place)
 
 
-def locate(args: argparse.Namespace) -> CacheLocation:
-    """Return the cache that the arguments name."""
+def locate(args: argparse.Namespace, *, create: bool = False) -> CacheLocation:
+    """Return the cache that the arguments name. `create`: a data directory may be one without a cache."""
     from knapcache.store.encryption import read_keys
 
     config = args.config
@@ -126,6 +126,10 @@ def locate(args: argparse.Namespace) -> CacheLocation:
         given = None if settings.secret is None else settings.secret.get_secret_value().encode()
         if place is None:
             place = str(settings.path) if settings.store is None else settings.store.get_secret_value()
+            if create and settings.store is None:
+                from knapcache.serve.settings.secrets import data_directory
+
+                data_directory(settings.path)
     if place is None:
         raise InvalidInput(
             "give the path of a cache file or data directory, the URL of a cache, or --config with the proxy's settings"
@@ -133,7 +137,7 @@ def locate(args: argparse.Namespace) -> CacheLocation:
     variable, file = args.encryption_key_env, args.encryption_key_file
     if settings is not None and variable is None and file is None:
         variable, file = settings.encryption_key_env, settings.encryption_key_file
-    found, secret = resolve(place, args.secret_file, given)
+    found, secret = resolve(place, args.secret_file, given, create=create)
     tenants: tuple[Any, ...] = settings.tenants if settings is not None else ()
     configured = {("group", each.group) if each.group else ("tenant", each.name) for each in tenants}
     names = TenantNames(raw_secret(secret), tuple(sorted(configured | seen_tenants(found))))
@@ -166,10 +170,13 @@ def load_settings(config: Path) -> Any:
     return load(config, secrets=False).settings
 
 
-def resolve(place: str, secret_file: Path | None, given: bytes | None = None) -> tuple[str | Path, bytes | None]:
+def resolve(
+    place: str, secret_file: Path | None, given: bytes | None = None, *, create: bool = False
+) -> tuple[str | Path, bytes | None]:
     """Return the file or URL of a cache, and its secret.
 
-    The secret is that of `secret_file`, else `given`, else that of a data directory, else that of the environment.
+    The secret is that of `secret_file`, else `given`, else that of a data directory, else that of the environment, else
+    with `create` a new one, which a data directory without a cache gets.
     """
     from knapcache.cache.opening import is_url
 
@@ -181,10 +188,16 @@ def resolve(place: str, secret_file: Path | None, given: bytes | None = None) ->
     if not path.is_dir():
         return path, given  # a file of the library, which the environment of a proxy says nothing about
     file = path / FILE_NAME
-    if not file.is_file():
+    new = not file.is_file()
+    if new and not create:
         raise InvalidInput(f"{path} is a directory without {FILE_NAME}: it must be a cache file or a data directory")
     beside = path / SECRET_NAME
-    return file, given or (read_secret(beside) if beside.is_file() else environment_secret())
+    secret = given or (read_secret(beside) if beside.is_file() else environment_secret())
+    if new and secret is None:
+        from knapcache.serve.settings.secrets import server_secret
+
+        secret = server_secret(path).hex().encode()
+    return file, secret
 
 
 def environment_secret() -> bytes | None:

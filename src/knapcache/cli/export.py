@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
 HELP = "write the entries of a cache as lines of JSON"
 DESCRIPTION = """Write the entries of a cache, one line of JSON each, the most valuable per byte first:
-`knapcache export PATH -o entries.jsonl`. The file has requests and answers in plain text, and no keys or secrets.
-`knapcache import` reads it. The cache is only read; another process may own it. Expired entries are left out."""
+`knapcache export PATH -o entries.jsonl`. A line has the answer's cost and the requests that the policy has counted. The
+file has requests and answers in plain text, and no keys or secrets. `knapcache import` reads it: `knapcache export FROM
+| knapcache import - TO` copies a cache. The cache is only read; another process may own it. Expired entries are left
+out."""
 
 
 def add(commands: Any) -> None:
@@ -50,20 +52,18 @@ def lines_of(store: Store, chosen: Any, tenant: str | None, names: cache_file.Te
     from rich.console import Console
     from rich.progress import Progress
 
-    from knapcache.cache.migrate import read_source
-    from knapcache.cache.transfer import entry_line, header_line
+    from knapcache.cache.transfer import entry_line, header_line, read_source
     from knapcache.store.base import expired
 
-    found = read_source(store)
-    namespaces = None if tenant is None else names.find(tenant, {info.tenant for info in found.infos})
-    yield header_line()
+    infos, requests, header = read_source(store)
+    namespaces = None if tenant is None else names.find(tenant, {info.tenant for info in infos})
+    yield header_line(header)
     with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
-        for info in bar.track(found.infos, description="entries"):
+        for info in bar.track(infos, description="entries"):
             if expired(info.expires, time.time()) or not chosen(info):
                 continue
             if namespaces is not None and info.tenant not in namespaces:
                 continue
             entry = store.peek(info.key)
             if entry is not None:
-                requests = found.requests.get(info.key, 1.0)
-                yield entry_line(entry, requests, names.principals.get(entry.tenant))
+                yield entry_line(entry, requests.get(info.key, 1.0), names.principals.get(entry.tenant))

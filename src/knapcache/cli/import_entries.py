@@ -11,18 +11,20 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from knapcache.cli import cache_file
 from knapcache.cli.inspect import count_of
-from knapcache.cli.migrate import size
 from knapcache.cli.output import print_text
 from knapcache.errors import InvalidInput, NotOwner
+from knapcache.units import ALLOWED_AMOUNTS, parse_bytes
 
 if TYPE_CHECKING:
-    from knapcache.cache.transfer import EntryImporter, TransferEntry
+    from knapcache.cache.transfer import EntryImporter, TransferEntry, TransferHeader
     from knapcache.store.base import Store
 
 HELP = "put exported entries into a cache"
 DESCRIPTION = """Put the entries of a file that `knapcache export` has written into a cache. They go through its policy,
-so its capacity holds, and keys are computed with its secret. An entry that is as new or newer in the cache stays, so
-importing a file twice changes nothing. While a process uses the cache, entries are handed over to it. Entries of
+so its capacity holds, and keys are computed with its secret. The policy counts the requests that the exported cache has
+counted. An entry that is as new or newer in the cache stays, so importing a file twice changes nothing. While a process
+uses the cache, entries are handed over to it. A file, a cache on Valkey or Redis, or the cache of a data directory is
+created if it does not exist. With one argument and no settings, this is PATH, and FILE is standard input. Entries of
 tenants whose names were known to the export go to the tenants of the same names. Other entries keep their namespace;
 those of a proxy's callers without tenants are found only under the same secret."""
 MAX_SHOWN = 10
@@ -34,7 +36,12 @@ def add(commands: Any) -> None:
     option = parser.add_argument
     option("file", metavar="FILE", help="file of `knapcache export`; - for standard input")
     cache_file.add_options(parser)
-    option("--capacity", metavar="SIZE", type=size, help="capacity of a cache that does not exist yet, such as 4GB")
+    option(
+        "--capacity",
+        metavar="SIZE",
+        type=size,
+        help="capacity of a cache that does not exist yet, such as 4GB (default: that of the exported one)",
+    )
     option("--model", metavar="NAME", help="only entries of this model and of its dated versions")
     option("--tag", metavar="TAG", action="append", help="only entries with this tag; repeated: with any of the tags")
     option("--tenant", metavar="NAME", help="only entries of this tenant or group, or of this namespace")
@@ -43,18 +50,32 @@ def add(commands: Any) -> None:
     parser.set_defaults(execute=execute)
 
 
+def size(text: str) -> int:
+    """Return the bytes of a size such as 4GB."""
+    found = parse_bytes(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"must be {ALLOWED_AMOUNTS}, at least 1, not {text!r}")
+    return found
+
+
 def execute(args: argparse.Namespace) -> None:
     from knapcache.cache.purging import purge_conditions
+    from knapcache.cache.transfer import read_header
 
+    if args.path is None and args.config is None and not os.environ.get(cache_file.CONFIG_VARIABLE):
+        if sys.stdin.isatty():
+            raise InvalidInput("give the file and the cache: knapcache import FILE PATH")
+        args.file, args.path = "-", args.file
     chosen = purge_conditions(model=args.model, tags=args.tag).filter(0.0)
-    cache = cache_file.locate(args)
-    with open_file(args.file) as file, closing(open_importer(cache, args)) as importer:
-        handed_over = not importer.owner
-        try:
-            damaged = read(file, importer, args, chosen)
-        finally:
-            importer.finish()
-            report(importer, handed_over)
+    with open_file(args.file) as file:
+        header = read_header(file)
+        with closing(open_importer(cache_file.locate(args, create=True), args, header)) as importer:
+            handed_over = not importer.owner
+            try:
+                damaged = read(file, importer, args, chosen)
+            finally:
+                importer.finish()
+                report(importer, handed_over)
     if damaged:
         print_text(f"{damaged:,} damaged lines were left out.")
 
@@ -69,15 +90,18 @@ def open_file(name: str) -> BinaryIO:
         raise InvalidInput(f"{name}: {error.strerror}") from None
 
 
-def open_importer(cache: cache_file.CacheLocation, args: argparse.Namespace) -> EntryImporter:
+def open_importer(cache: cache_file.CacheLocation, args: argparse.Namespace, header: TransferHeader) -> EntryImporter:
     """Return an importer into the cache: as its owner, or beside the process that owns it."""
     from knapcache.cache.opening import secret_forms, secret_in_use, store_exists
+    from knapcache.cache.snapshot import read_snapshot
     from knapcache.cache.transfer import EntryImporter
 
-    exists = store_exists(cache.place)
-    if not exists and args.capacity is None:
-        raise InvalidInput(f"{cache} does not exist: give --capacity for a new cache")
-    if exists and args.capacity is not None:
+    exists, capacity = store_exists(cache.place), None
+    if not exists:
+        capacity = args.capacity or header.capacity
+        if capacity is None:
+            raise InvalidInput(f"{cache} does not exist, and the file has no capacity: give --capacity")
+    elif args.capacity is not None:
         raise InvalidInput(f"{cache} exists and has a capacity: --capacity is for a new cache")
     secret = secret_in_use(cache.place, cache.secret) if exists else secret_forms(cache.secret)[-1]
     names = cache.names
@@ -85,27 +109,24 @@ def open_importer(cache: cache_file.CacheLocation, args: argparse.Namespace) -> 
     def namespace(source: str, principal: tuple[str, ...] | None) -> str:
         return names.translated(source, principal) if args.to_tenant is None else names.namespace_of(args.to_tenant)
 
-    store, policy = open_store(cache, secret, args.capacity)
+    store = open_store(cache, secret, capacity)
+    snapshot = read_snapshot(store.load_snapshot() or b"")
+    policy = (header.policy or "adaptive") if snapshot is None else snapshot.name
     return EntryImporter(store, secret, policy, namespace)
 
 
-def open_store(cache: cache_file.CacheLocation, secret: bytes | None, capacity: int | None) -> tuple[Store, str]:
-    """Open the store of a cache, as its owner if it has none. Return it and the name of its policy."""
-    from knapcache.cache.opening import TargetStore, is_url, open_to_read
+def open_store(cache: cache_file.CacheLocation, secret: bytes | None, capacity: int | None) -> Store:
+    """Open the store of a cache, as its owner if it has none."""
+    from knapcache.cache.opening import is_url, open_as_owner, open_to_read
     from knapcache.cache.options import seal_secret
-    from knapcache.cache.snapshot import read_snapshot
     from knapcache.store.sqlite.store import SqliteStore
 
-    target = TargetStore(place=cache.place, seals=seal_secret(secret), keys=cache.keys, capacity=capacity)
     try:
-        store = target.open()
+        return open_as_owner(cache.place, secret, cache.keys, capacity)
     except NotOwner:
         if is_url(cache.place):
-            store = open_to_read(cache.place, cache.secret, cache.keys)
-        else:
-            store = SqliteStore.open_beside_owner(Path(cache.place), target.seals, cache.keys)
-    snapshot = read_snapshot(store.load_snapshot() or b"")
-    return store, "adaptive" if snapshot is None else snapshot.name
+            return open_to_read(cache.place, cache.secret, cache.keys)
+        return SqliteStore.open_beside_owner(Path(cache.place), seal_secret(secret), cache.keys)
 
 
 def read(file: BinaryIO, importer: EntryImporter, args: argparse.Namespace, chosen: Any) -> int:

@@ -16,7 +16,6 @@ from knapcache.cli import (
     import_entries,
     inspect,
     log,
-    migrate,
     plan,
     policies,
     prefix,
@@ -35,6 +34,8 @@ from knapcache.cli.help_format import HelpFormatter
 from knapcache.errors import KnapcacheError, suggestion
 
 DESCRIPTION = "An LLM response cache that learns what is worth keeping."
+REMOVED = {"migrate": "; `knapcache export FROM | knapcache import - TO` copies a cache"}
+"""Commands of older versions, and what to use in their place."""
 BAD_INPUT = 2
 INTERRUPTED = 130
 
@@ -67,7 +68,9 @@ class CommandLineParser(argparse.ArgumentParser):
         names = [str(choice) for choice in action.choices]
         is_command = isinstance(action, argparse._SubParsersAction)
         what = f"unknown {str(action.metavar).lower()}" if is_command else "invalid choice"
-        raise argparse.ArgumentError(None if is_command else action, f"{what} {value!r}{suggestion(value, names)}")
+        hint = REMOVED.get(value) if is_command else None
+        message = f"{what} {value!r}{hint or suggestion(value, names)}"
+        raise argparse.ArgumentError(None if is_command else action, message)
 
     def error(self, message: str) -> NoReturn:
         self.exit(BAD_INPUT, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
@@ -84,7 +87,6 @@ def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     why.add(commands)
     purge.add(commands)
     rekey.add(commands)
-    migrate.add(commands)
     export.add(commands)
     import_entries.add(commands)
     route.add(commands)

@@ -45,7 +45,7 @@ def execute(args: argparse.Namespace) -> None:
         raise InvalidInput("give --new-key-file or --new-key-env, or --decrypt for a plain file")
     file, given = resolve(args.path, args.secret_file)
     if is_url(file):
-        raise InvalidInput("rekey works on files: to change the key of a cache on Valkey or Redis, migrate it")
+        raise InvalidInput("rekey works on files: export and import a cache on Valkey or Redis to change its key")
     path = existing(file)
     secret = seal_secret_of(path, given)
     console = Console(stderr=True)

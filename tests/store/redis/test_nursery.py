@@ -66,6 +66,24 @@ def test_the_oldest_give_way(engine: EngineServer, open_store: OpenStore) -> Non
     owner.check()
 
 
+def test_an_import_waits_until_the_owner_has_collected(engine: EngineServer, open_store: OpenStore) -> None:
+    owner, reader = open_store(engine.url), open_store(engine.url)
+    parked = []
+
+    def park_all() -> None:
+        for k in range(30):
+            entry = entry_of(reader, k, 4000)
+            reader.hand_over(entry, displace=False)
+            parked.append(entry)
+
+    with pytest.raises(StoreError, match="the nursery is full"):
+        park_all()
+    owner.check()
+    assert list(owner.collect()) == parked, "none was displaced"
+    reader.hand_over(entry_of(reader, 30, 4000), displace=False)  # in place of one that was collected
+    owner.check()
+
+
 def test_an_eviction_also_removes_an_undecided_answer(engine: EngineServer, open_store: OpenStore) -> None:
     owner, reader = open_store(engine.url), open_store(engine.url)
     entry = entry_of(reader, 1)

@@ -36,18 +36,24 @@ class Nursery:
         self._lock = threading.Lock()
         self._collected: dict[bytes, tuple[Entry, Record, float]] = {}  # by key, with the time; not admitted yet
 
-    def park(self, entry: Entry, record: Record, life: int | None, *, decided: bool = False) -> None:
-        """Put an entry into the nursery; StoreError when it was not. `decided`: by the owner, which does not admit it.
+    def park(
+        self, entry: Entry, record: Record, life: int | None, *, decided: bool = False, displace: bool = True
+    ) -> None:
+        """Put an entry into the nursery; StoreError when it was not.
 
-        A decided one is not collected. It is there for the processes that wait for it.
+        decided    by the owner, which does not admit it. It is not collected, and is there for processes that wait
+        displace   in a full nursery, drop the oldest entries, also those that the owner has not collected yet
         """
         shard = self._names.shard(entry.key)
         arguments = record.name, record.size, "" if life is None else life, record.value, b"t" if decided else b"n"
         tag = self._names.tags[shard]
         keys = [*self._names.tables[shard], tag + b":u:" + record.name]
-        status = self._engine.run(scripts.PARK, keys, tag, self._names.gone, *arguments, self._names.arrivals, shard)
+        rest = self._names.arrivals, shard, int(displace)
+        status = self._engine.run(scripts.PARK, keys, tag, self._names.gone, *arguments, *rest)
         if status == b"closed":
             raise StoreError("the store has had no owner yet, so nothing can be handed over")
+        if status == b"busy":
+            raise StoreError("the nursery is full of answers that the owner has not collected")
         if status != b"ok":
             raise StoreError(f"the entry has {record.size} bytes, more than the nursery takes")
         if decided:

@@ -149,17 +149,18 @@ return {used, count, nused, limit, status}
 PARK = (
     _BOOKS
     + """
--- ARGV: T, channel, name, size, milliseconds to live or '', value, n or t (layout.py), channel of arrivals, shard.
--- Put an entry into the nursery; the oldest give way.
+-- ARGV: T, channel, name, size, milliseconds to live or '', value, n or t (layout.py), channel of arrivals, shard,
+-- 1 to displace. Put an entry into the nursery; the oldest give way, without 1 only those that the owner has collected.
 local name, size, life = ARGV[3], tonumber(ARGV[4]), ARGV[5]
 if nroom < 0 then return 'closed' end
 if size > nroom then return 'full' end
 remove_parked(name)
 while nused + size > nroom do
-  local oldest = redis.call('LINDEX', T .. ':t', 0) or redis.call('LINDEX', T .. ':n', 0)
+  local oldest = redis.call('LINDEX', T .. ':t', 0) or ARGV[10] == '1' and redis.call('LINDEX', T .. ':n', 0)
   if not oldest then break end
   remove_parked(oldest)
 end
+if nused + size > nroom and ARGV[10] ~= '1' then finish() return 'busy' end
 local T_u = T .. ':u:' .. name
 if life == '' then redis.call('SET', T_u, ARGV[6]) else redis.call('SET', T_u, ARGV[6], 'PX', life) end
 redis.call('HSET', T .. ':s', name, size)

@@ -335,10 +335,10 @@ class RedisStore(OwnerExchange):
     def own(self) -> bool:
         return self._member.own() if self.may_own else self.owner
 
-    def hand_over(self, entry: Entry, /) -> None:
+    def hand_over(self, entry: Entry, /, *, displace: bool = True) -> None:
         entry = validate_entry(entry, self.entry_size(entry, fields := encode_fields(entry)))
         record = records.encode(self._sealer, entry, fields)
-        self._member.attachment().nursery.park(entry, record, self._life(entry))
+        self._member.attachment().nursery.park(entry, record, self._life(entry), displace=displace)
 
     def leave_for_waiting(self, entry: Entry) -> None:
         """Put an answer that the owner did not admit into the nursery, for the processes that wait for it."""

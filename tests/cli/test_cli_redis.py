@@ -1,4 +1,4 @@
-"""`knapcache migrate` between files and real servers, and `inspect` and `purge` on URLs."""
+"""`export` and `import` between files and real servers, and `inspect` and `purge` on URLs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,9 @@ from typing import Any
 import pytest
 
 from knapcache import Answer, Cache, Reply
-from knapcache.cache.migrate import MigrationResult, migrate, read_source
-from knapcache.cache.opening import TargetStore, open_to_read, seal_secrets
 from knapcache.cli.cache_file import FILE_NAME, SECRET_NAME
 from knapcache.cli.main import main
-from knapcache.errors import StoreError
 from knapcache.store.base import NOT_IN_MEMORY
-from knapcache.store.redis import ownership
 from knapcache.store.redis.layout import MIN_SIZE_LIMIT, EngineLayout
 from knapcache.store.redis.store import RedisStore
 from knapcache.store.size_limits import size_limit_of
@@ -103,18 +99,27 @@ def outcomes(cache: Cache, entries: int = 10) -> list[str]:
     return [ask(cache, k).outcome for k in range(entries)]
 
 
+def copy(
+    capsys: pytest.CaptureFixture[str], source: str | Path, target: str | Path, file: Path, *more: str, code: int = 0
+) -> str:
+    """Export one cache and import it into another one. Return what the import prints."""
+    run(capsys, "export", source, "-o", file)
+    return run(capsys, "import", file, target, *more, code=code)
+
+
 def test_a_cache_goes_from_a_data_directory_to_an_engine_and_back(
     folder: Path, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    file = tmp_path / "entries.jsonl"
     with cache_at(folder / FILE_NAME) as running:
         fill(running)
         running.maintain()
         running._coordinator.store.flush()
-        text = run(capsys, "migrate", folder, url)  # the source is in use
-        assert "10 entries copied" in text
-        assert "10 entries read again and compared" in text
+        assert copy(capsys, folder, url, file) == "10 entries imported."  # the source is in use
         running.check()
         before = rows(capsys, folder)
+    header = json.loads(file.read_bytes().splitlines()[0])
+    assert (header["policy"], header["capacity"]) == ("gdsf-cost", 2_000_000), "a new cache gets them"
     assert rows(capsys, url) == before
     assert [count for count, _ in before.values()] == list(range(10, 0, -1))
     with cache_at(url) as cache:
@@ -124,33 +129,33 @@ def test_a_cache_goes_from_a_data_directory_to_an_engine_and_back(
     assert counted == {key: (count + 1, cost) for key, (count, cost) in before.items()}, "the snapshot was not used"
     back = tmp_path / "back"
     back.mkdir(mode=0o700)
-    assert "10 entries copied" in run(capsys, "migrate", url, back)
-    assert (back / SECRET_NAME).read_text().strip() == SECRET, "the proxy would make another one"
-    assert (back / SECRET_NAME).stat().st_mode & 0o777 == 0o600
+    assert copy(capsys, url, back, file) == "10 entries imported."
     assert rows(capsys, back) == counted
     with cache_at(back / FILE_NAME) as cache:
         assert outcomes(cache) == ["hit"] * 10
         cache.check()
 
 
-def test_the_snapshot_is_copied_to_a_store_of_the_same_capacity(
-    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_an_owner_of_a_shared_store_counts_the_imported_requests(
+    folder: Path, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with cache_at(url) as cache:
+    with cache_at(folder / FILE_NAME, policy="adaptive") as cache:
         fill(cache)
-    other = url.replace("prefix=", "prefix=other-")
-    assert "The state of the policy was copied" in run(capsys, "migrate", url, other)
-    assert rows(capsys, other) == rows(capsys, url)
-    first, second = tmp_path / "first.db", tmp_path / "second.db"
-    run(capsys, "migrate", url, first)
-    secret = tmp_path / "secret"
-    secret.write_text(SECRET)
-    assert "The state of the policy was copied" in run(capsys, "migrate", first, second, "--secret-file", secret)
-    assert rows(capsys, second, "--secret-file", str(secret)) == rows(capsys, url)
+    with cache_at(url, policy="adaptive") as owner, cache_at(url, policy="adaptive") as reader:
+        text = copy(capsys, folder, url, tmp_path / "entries.jsonl")
+        assert text == "10 entries imported through the process that uses the cache."
+        assert (owner.owner, reader.owner) == (True, False)
+        wait_until(lambda: counts_of(owner) == list(range(1, 11)), "the requests of the source", 20.0)
+        assert [ask(reader, k).outcome for k in range(10)] == ["hit"] * 10
+        owner.check()
+
+
+def counts_of(cache: Cache) -> list[int]:
+    return sorted(round(row["requests"]) for row in cache.entries()["rows"])
 
 
 def test_newer_entries_of_the_target_stay_and_expired_ones_are_not_copied(
-    folder: Path, url: str, capsys: pytest.CaptureFixture[str]
+    folder: Path, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = time.time()
     with cache_at(folder / FILE_NAME, clock=lambda: now - 100.0) as old:
@@ -160,110 +165,46 @@ def test_newer_entries_of_the_target_stay_and_expired_ones_are_not_copied(
         outcomes(older, 3)
     with cache_at(url) as newer:
         outcomes(newer, 5)
-    assert "8 entries would be copied" in run(capsys, "migrate", folder, url, "--dry-run")
-    assert len(rows(capsys, url)) == 5, "a dry run copies nothing"
-    text = run(capsys, "migrate", folder, url)
-    assert "8 entries copied" in text
-    assert "2 as new or newer in TO, 1 expired" in text
+    text = copy(capsys, folder, url, tmp_path / "entries.jsonl")
+    assert text == "8 entries imported; left out: 2 as new or newer in the cache."
     with cache_at(url) as cache:
         assert outcomes(cache) == ["hit"] * 10
         assert cache.stats()["entries"] == 10
         cache.check()
-    again = run(capsys, "migrate", folder, url)
-    assert again.startswith("0 entries copied")
-    assert "10 as new or newer in TO" in again
-    counts = [count for count, _ in rows(capsys, url).values()]
-    assert max(counts) < 13, "a second run must not count the same requests again"
-
-
-def test_the_most_valuable_entries_fill_a_smaller_target(
-    folder: Path, url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with cache_at(folder / FILE_NAME, "8MB") as cache:
-        fill(cache, 30)
-        for k in range(30, 600):
-            ask(cache, k)
-    preview = run(capsys, "migrate", folder, url, "--capacity", "1MiB", "--dry-run")
-    text = run(capsys, "migrate", folder, url, "--capacity", "1MiB")
-    copied = int(text.split()[0].replace(",", ""))
-    assert 100 < copied < 400
-    assert f"{600 - copied} without space in TO" in text
-    assert int(preview.split()[0]) == pytest.approx(copied, rel=0.4), "sizes in FROM differ from those in TO"
-    source, target = rows(capsys, folder), rows(capsys, url)
-    least = min(count * cost for count, cost in target.values())
-    lost = [count * cost for key, (count, cost) in source.items() if key not in target]
-    assert max(lost) <= least, "entries of one size: those of the lowest value are left out"
-    with cache_at(url, "1MiB") as cache:
-        assert cache.stats()["entries"] == copied
-        cache.check()
+    before = rows(capsys, url)
+    again = copy(capsys, folder, url, tmp_path / "entries.jsonl")
+    assert again == "0 entries imported; left out: 10 as new or newer in the cache."
+    assert rows(capsys, url) == before, "a second run must not count the same requests again"
 
 
 def test_encrypted_caches_are_copied_with_both_keys(
-    folder: Path, url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one, other = "11" * 32, "22" * 32
     monkeypatch.setenv("ONE", one)
     monkeypatch.setenv("OTHER", other)
     with cache_at(folder / FILE_NAME, encryption_key=one) as cache:
         fill(cache, 3)
-    assert "encrypt" in run(capsys, "migrate", folder, url, code=2)
-    keys = ["--from-key-env", "ONE", "--to-key-env", "OTHER"]
-    assert "3 entries copied" in run(capsys, "migrate", folder, url, *keys)
+    assert "encrypt" in run(capsys, "export", folder, code=2)
+    file = tmp_path / "entries.jsonl"
+    run(capsys, "export", folder, "-o", file, "--encryption-key-env", "ONE")
+    assert "3 entries imported" in run(capsys, "import", file, url, "--encryption-key-env", "OTHER")
     with cache_at(url, encryption_key=other) as cache:
         assert outcomes(cache, 3) == ["hit"] * 3
     assert len(rows(capsys, url, "--encryption-key-env", "OTHER")) == 3
 
 
-def test_an_owned_target_another_secret_and_the_same_cache_are_refused(
-    folder: Path, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_another_secret_and_a_missing_cache_are_refused(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(ownership, "LEASE_SECONDS", 60.0)  # a busy machine may not renew a lease of 3 seconds in time
-    with cache_at(folder / FILE_NAME) as cache:
+    with cache_at(url) as cache:
         fill(cache, 3)
-    with cache_at(url):
-        assert "is in use by a running process" in run(capsys, "migrate", folder, url, code=2)
-    with cache_at(tmp_path / "used.db"):
-        assert "is in use by a running process" in run(capsys, "migrate", folder, tmp_path / "used.db", code=2)
-    assert "the same cache" in run(capsys, "migrate", folder, folder / FILE_NAME, code=2)
-    foreign = tmp_path / "foreign"
-    foreign.mkdir()
-    (foreign / SECRET_NAME).write_text("7" * 64)
-    assert "different secrets" in run(capsys, "migrate", folder, foreign, code=2)
+    file = tmp_path / "entries.jsonl"
+    run(capsys, "export", url, "-o", file)
+    assert "has no cache with this prefix" in run(capsys, "export", url.replace("prefix=", "prefix=unused"), code=2)
     monkeypatch.setenv("KNAPCACHE_SECRET", "7" * 64)
-    assert "another secret than the one given" in run(capsys, "migrate", url, tmp_path / "new.db", code=2)
-    assert not (tmp_path / "new.db").exists()
-    unused = url.replace("prefix=", "prefix=unused")
-    assert "has no cache with this prefix" in run(capsys, "migrate", unused, tmp_path / "new.db", code=2)
-    assert "no such file" in run(capsys, "migrate", tmp_path / "none.db", url, code=2)
-
-
-def test_an_interrupted_copy_is_consistent_and_the_next_run_copies_the_rest(
-    folder: Path, url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with cache_at(folder / FILE_NAME, "8MB") as cache:
-        for k in range(300):
-            ask(cache, k)
-
-    def interrupt(what: str, done: int, _all: int) -> None:
-        if (what, done) == ("entries", 150):
-            raise KeyboardInterrupt
-
-    seals = seal_secrets(SECRET.encode())[1]
-    result = MigrationResult()
-    source = open_to_read(folder / FILE_NAME, SECRET.encode())
-    target = TargetStore(place=url, seals=seals, default=8_000_000).open()
-    with pytest.raises(KeyboardInterrupt):
-        migrate(source, read_source(source), target, interrupt, result=result)
-    assert result.copied == 150
-    target.check()
-    target.close()
-    source.close()
-    text = run(capsys, "migrate", folder, url)
-    assert text.startswith("150 entries copied")
-    assert "150 as new or newer in TO" in text
-    with cache_at(url, "8MB") as cache:
-        assert outcomes(cache, 300) == ["hit"] * 300
-        cache.check()
+    assert "another secret than the one given" in run(capsys, "export", url, code=2)
+    assert "another secret than the one given" in run(capsys, "import", file, url, code=2)
 
 
 def test_an_engine_that_goes_away_is_one_clear_error(
@@ -271,20 +212,12 @@ def test_an_engine_that_goes_away_is_one_clear_error(
 ) -> None:
     with cache_at(folder / FILE_NAME) as cache:
         fill(cache, 3)
+    file = tmp_path / "entries.jsonl"
+    run(capsys, "export", folder, "-o", file)
     monkeypatch.setenv("KNAPCACHE_SECRET", SECRET)
     server = EngineServer(tmp_path)
-    seals = seal_secrets(SECRET.encode())[1]
-    source = open_to_read(folder / FILE_NAME, SECRET.encode())
-    target = TargetStore(place=server.url, seals=seals, default=2_000_000).open()
-    found = read_source(source)
-    try:
-        with pytest.raises(StoreError, match="the target does not take entries"):
-            migrate(source, found, target, lambda *_: server.kill())
-    finally:
-        server.kill()
-        target.close()
-        source.close()
-    for words in (["migrate", folder, server.url], ["migrate", server.url, folder], ["inspect", server.url]):
+    server.kill()
+    for words in (["import", file, server.url], ["export", server.url], ["inspect", server.url]):
         text = run(capsys, *words, code=2)
         assert "the engine does not answer" in text
         assert text.count("knapcache:") == 1
