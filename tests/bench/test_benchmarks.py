@@ -92,7 +92,9 @@ def traces(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("run", [*SHORT_RUNS, *(pytest.param(run, marks=pytest.mark.long) for run in LONG_RUNS)])
+@pytest.mark.parametrize(
+    "run", [*SHORT_RUNS, *(pytest.param(run, marks=pytest.mark.long) for run in LONG_RUNS)], ids=lambda run: run[:40]
+)
 def test_a_short_run_prints_a_table_and_writes_json(run: str, traces: Path, tmp_path: Path) -> None:
     name, *arguments = run.split()
     if name in NEEDED:
