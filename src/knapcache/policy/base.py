@@ -138,8 +138,6 @@ class Policy:
     release_kernel: ClassVar[Callable[..., Any]]
     recycle_kernel: ClassVar[Callable[..., Any] | None] = None
     """recycle(head, rows) -> id, if the policy can work with fewer ids than there are keys."""
-    resizable: ClassVar[bool] = False
-    """Whether the capacity may change between two decisions: no part of the state depends on its first value."""
     spare: int = 1
     """Rows after those of the ids, for the sentinels of linked lists: one per list, at least one."""
     compiled: bool = True
@@ -196,15 +194,6 @@ class Policy:
         if kernel is None:
             raise InvalidInput(f"{type(self).__name__} cannot recycle ids: it needs one id for every key")
         return int(self.form_of(kernel)(self.head, self.rows)), bool(self.head["evicted"][0])
-
-    def resize(self, capacity: int) -> None:
-        """Change the capacity. To shrink below what is used, `forget` answers first."""
-        capacity = _integer("capacity", capacity)
-        if not self.resizable:
-            raise InvalidInput(f"{type(self).__name__} cannot change its capacity")
-        if not max(1, self.used) <= capacity <= 2**62:
-            raise InvalidInput(f"capacity must be at least {max(1, self.used)} and at most 2^62, not {capacity}")
-        self.head["capacity"] = capacity
 
     def form_of(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
         """Return the form of a kernel that this policy calls."""

@@ -61,7 +61,6 @@ from knapcache.policy.adaptive.tournament import (
     end_filling,
     leader_after,
     observe,
-    resize_shadows,
     start_tournament,
 )
 from knapcache.policy.base import CompactState, TraceLike, evict, insert, make_settle
@@ -300,10 +299,6 @@ class Adaptive(HeapPolicy):
         if remember is not None and remember < 1:
             raise InvalidInput(f"remember must be at least 1, not {remember}")
         return cls(capacity, min(trace.ids, remember or trace.ids), **options)
-
-    def resize(self, capacity: int) -> None:
-        super().resize(capacity)
-        self.form_of(resize_shadows)(self.head, self.rows)
 
     def request_counts(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         decay = 2.0 ** ((self.rows["last"][ids] - self.head["t"][0]) / HALF_LIVES[0])

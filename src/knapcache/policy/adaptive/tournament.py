@@ -328,16 +328,6 @@ def halve_sample(head: Records, rows: Records) -> None:
 
 
 @kernel
-def resize_shadows(head: Records, rows: Records) -> None:
-    """Adjust the shadows to a changed capacity of the live cache."""
-    h = head[0]
-    set_shadow_capacity(head)
-    h.shadow_capacity = min(h.shadow_capacity, max(1, int(h.capacity * (h.hash_limit / ALL_HASHES))))
-    for m in range(EXPERT_COUNT):
-        shadow_make_room(head, rows, m, 0, math.inf)
-
-
-@kernel
 def drop_from_shadows(head: Records, rows: Records, i: int) -> None:
     """Remove i from every shadow."""
     s = rows[i].shadow - 1

@@ -60,7 +60,6 @@ class Sieve(Policy):
     arrive_kernel = arrive
     settle_kernel = make_settle(admit, release)
     release_kernel = release
-    resizable = True
 
     def __init__(self, capacity: int, ids: int) -> None:
         super().__init__(capacity, ids)

@@ -177,7 +177,6 @@ class HeapPolicy(Policy):
     head_fields: ClassVar = [*HEAD, *HEAP_HEAD]
     row_fields: ClassVar = [*ROW, *HEAP_ROW]
     release_kernel = heap_release
-    resizable = True
 
     def check(self) -> None:
         super().check()
