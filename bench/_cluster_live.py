@@ -1,4 +1,4 @@
-"""Part `live` of bench/cluster.py: proxies on a real engine, measured and broken.
+"""The measurements of bench/cluster.py: proxies on a real engine, measured and broken.
 
 Each measurement is a function of a `LiveRun` and returns rows; `check_targets` compares them with the limits. The
 scenarios are those of the tests (tests/support), at full scale.

@@ -27,7 +27,6 @@ COMMANDS = (
     "plan",
     "prefix",
     "semantic",
-    "simulate",
     "policies",
     "experiment",
 )

@@ -125,8 +125,7 @@ def test_commands_in_the_docs_parse() -> None:
         inline = re.findall(r"`knapcache ([^`]*)`", " ".join(content.split()))
         for words in map(str.split, blocks + inline):
             if (
-                words[0]
-                not in ("demo", "experiment", "inspect", "plan", "policies", "purge", "replay", "serve", "simulate")
+                words[0] not in ("demo", "experiment", "inspect", "plan", "policies", "purge", "replay", "serve")
                 or {"NAME", "TRACE", "LOG", "OPTIONS", "--help"} & set(words)
                 or len(words) == 1
             ):
@@ -410,11 +409,11 @@ def test_numbers_of_the_policies() -> None:
 
 
 def test_numbers_of_the_shared_store() -> None:
-    """`python bench/cluster.py --markdown bench/results/cluster.json --parts live` prints these tables."""
+    """`python bench/cluster.py --markdown bench/results/cluster.json` prints these tables."""
     page = text("docs/reference/redis-store.md").split("## Measured")[1]
     part = json.loads(text("bench/results/cluster.json"))["live"]
     assert part["scale"] == 1
-    command = [sys.executable, "bench/cluster.py", "--markdown", "bench/results/cluster.json", "--parts", "live"]
+    command = [sys.executable, "bench/cluster.py", "--markdown", "bench/results/cluster.json"]
     printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     assert printed.strip() in page, "docs/reference/redis-store.md lacks what --markdown prints"
     promised = ("failed", "wrong", "over the limit", "inconsistent", "fenced", "bills")

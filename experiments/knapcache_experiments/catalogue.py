@@ -7,6 +7,7 @@ from typing import Any
 from knapcache_experiments import (
     alpha,
     approximate,
+    cluster,
     confidence,
     drift,
     errata,
@@ -37,5 +38,6 @@ EXPERIMENTS: dict[str, Experiment[Any]] = {
         one_hits,
         approximate,
         live,
+        cluster,
     )
 }

@@ -26,7 +26,6 @@ NAMES = sorted(path.stem for path in BENCH.glob("[!_]*.py"))
 
 SHORT_RUNS = [
     "client_faults --fault content-length",
-    "cluster --parts designs --traces adaptsize_camp --capacities 20% --policy lru --jobs 1",
     "encryption --quick",
     "learned --traces adaptsize_camp --capacities 5%",
     "policies --traces oasst_zipf_0.6 --capacities 5% --policies lru,gdsf-cost,pfoo --subject gdsf-cost --jobs 1",
@@ -36,7 +35,7 @@ SHORT_RUNS = [
     "streams --quick",
 ]
 LONG_RUNS = [
-    "cluster --parts live --scale 0.02",
+    "cluster --scale 0.02",
     "library --quick",
     "local_model --quick",
     "oracle --quick",
@@ -99,7 +98,7 @@ def test_a_short_run_prints_a_table_and_writes_json(run: str, traces: Path, tmp_
     name, *arguments = run.split()
     if name in NEEDED:
         find_module(NEEDED[name], f"the package {NEEDED[name]}")
-    if "live" in arguments:
+    if name == "cluster":
         require_engine()
     out = tmp_path / "out"
     done = subprocess.run(

@@ -68,6 +68,7 @@ NAMES = [
     "one-hits",
     "approximate",
     "live",
+    "cluster",
 ]
 FIELDS = ["policy", "regret_mean", "regret_se", "cost_mean", "cost_se", "oracle_calls", "peak_occupancy"]
 SMALL = ["experiment", "figure-1", "--quick", "--rounds", "300", "--repeats", "2"]
@@ -147,7 +148,7 @@ def subcommands(*command: str) -> list[str]:
 def test_help_fits_a_terminal_of_80_columns(command: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     names = [[command, name] for name in (subcommands(command) if command else [])]
-    assert bool(names) == (command in ("experiment", "log", "route", "simulate", "webhook"))
+    assert bool(names) == (command in ("experiment", "log", "route", "webhook"))
     for arguments in ([command] if command else [], *names):
         with pytest.raises(SystemExit):
             main([*arguments, "--help"])
@@ -280,7 +281,7 @@ def test_an_interrupt_ends_with_code_130_and_leaves_no_files(tmp_path: Path) -> 
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("command", ["", "log", "route", "webhook", "simulate", "experiment"])
+@pytest.mark.parametrize("command", ["", "log", "route", "webhook", "experiment"])
 def test_a_command_without_a_subcommand_prints_its_help(command: str, capsys: Captured) -> None:
     assert main(command.split()) == 0
     out, err = capsys.readouterr()

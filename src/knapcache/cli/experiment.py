@@ -21,6 +21,7 @@ EXAMPLES = r"""examples:
   knapcache experiment figure-1 --help
   knapcache experiment figure-1 --quick -o out
   knapcache experiment figure-1 --arrivals uniform --sizes uniform:3 -o out
+  knapcache experiment cluster --traces log.csv.gz --proxies 10 -o out
   knapcache experiment all -o experiments/results"""
 
 
@@ -65,7 +66,7 @@ def _add_setting(group: Any, field: dataclasses.Field[Any]) -> None:
         type=_parser_for(default),
         default=argparse.SUPPRESS,
         metavar="LIST" if isinstance(default, tuple) else type(default).__name__.upper(),
-        help=f"{field.metadata['help']} (default: {shown})",
+        help=f"{field.metadata['help']} (default: {shown})".replace("%", "%%"),
     )
 
 

@@ -25,7 +25,6 @@ from knapcache.cli import (
     route,
     semantic,
     serve,
-    simulate,
     warm,
     webhook,
     why,
@@ -98,7 +97,6 @@ def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     plan.add(commands, with_options="plan" in argv)
     prefix.add(commands, with_options="prefix" in argv)
     semantic.add(commands, with_options="semantic" in argv)
-    simulate.add(commands, with_options="simulate" in argv)
     experiment.add(commands, with_options="experiment" in argv)
     return parser
 

@@ -1,4 +1,4 @@
-"""Options that say how a trace is read, shared by `replay`, `plan` and `simulate`."""
+"""Options that say how a trace is read, shared by `replay` and `plan`."""
 
 from __future__ import annotations
 
@@ -31,19 +31,15 @@ def format_list() -> str:
     return "trace formats (detected from the content unless --format is given):\n" + "\n".join(lines)
 
 
-def add_trace(
-    parser: argparse.ArgumentParser,
-    metavar: str,
-    several: str = "several files or a directory are read as one trace",
-) -> None:
-    """Add the trace argument, the seed and the executor options. `several` says how several files are read."""
+def add_trace(parser: argparse.ArgumentParser, metavar: str) -> None:
+    """Add the trace argument, the seed and the executor options."""
     option = parser.add_argument
     option(
         "trace",
         metavar=metavar,
         type=Path,
         nargs="+",
-        help=f"trace file, plain or compressed with gzip or zstd; {several}",
+        help="trace file, plain or compressed with gzip or zstd; several files or a directory are read as one trace",
     )
     executor_options.add_options(parser)
     option("--seed", type=int, metavar="N", default=0, help="random seed of policies and samples (default: 0)")
