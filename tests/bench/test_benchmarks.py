@@ -27,7 +27,6 @@ NAMES = sorted(path.stem for path in BENCH.glob("[!_]*.py"))
 SHORT_RUNS = [
     "client_faults --fault content-length",
     "encryption --quick",
-    "learned --traces adaptsize_camp --capacities 5%",
     "policies --traces oasst_zipf_0.6 --capacities 5% --policies lru,gdsf-cost,pfoo --subject gdsf-cost --jobs 1",
     "prefix --traces agent_sessions --random 0",
     "semantic --parts vetoes",
@@ -36,6 +35,7 @@ SHORT_RUNS = [
 ]
 LONG_RUNS = [
     "cluster --scale 0.02",
+    "learned --traces adaptsize_camp --capacities 5%",
     "library --quick",
     "local_model --quick",
     "oracle --quick",
@@ -45,7 +45,7 @@ LONG_RUNS = [
     "soak --minutes 2",
     "vsocb --quick",
 ]
-"""They take more than 10 seconds."""
+"""They take more than 10 seconds, some of them only while kernels are compiled."""
 NOT_RUN = {"first_start", "mutate", "readers"}
 """The first installs packages from the network, the second has a test of its own, the third has no short form."""
 NEEDED = {"cluster": "redis", "local_model": "xllamacpp", "replay": "libcachesim", "semantic_judge": "onnxruntime"}
