@@ -11,6 +11,8 @@ from typing import Any
 
 import orjson
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from knapcache import InvalidInput, StoreError
 from knapcache.serve.observe.content_file import ContentFile, LogFilter, match_expression
@@ -49,6 +51,28 @@ def test_a_search_finds_words_of_question_and_answer(file: ContentFile) -> None:
     (row,) = file.search(LogFilter(text="gare"), 10)
     assert row["excerpt"] == "Be brief.\nOù est la \x02gare\x03?"
     assert [row["id"] for row in file.search(LogFilter(), 10, before=2)] == [1]
+
+
+@given(
+    words=st.lists(st.sampled_from(["tea", "Téa", "tea-pot", "pot", "milk", "a\n", "ü", "\u3042"]), max_size=80),
+    wanted=st.sampled_from(["tea", "pot", '"tea pot"', "te* milk", "milk"]),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_excerpts_mark_what_sqlite_finds(file: ContentFile, words: list[str], wanted: str) -> None:
+    """SQLite's own highlight(), which is too slow for hostile lines, is the reference."""
+    write(file, chat(" ".join(words)))
+    number = file.search(LogFilter(), 1)[0]["id"]
+    query = "SELECT highlight(texts, 0, char(2), char(3)) FROM texts WHERE texts MATCH ? AND rowid = ?"
+    expected = file._connection.execute(query, (match_expression(wanted), number)).fetchall()
+    found = [row for row in file.search(LogFilter(text=wanted), 1) if row["id"] == number]
+    assert len(found) == len(expected)
+    for row, (highlighted,) in zip(found, expected, strict=True):
+        excerpt, marked = row["excerpt"], str(highlighted)
+        assert "\x02" in excerpt
+        assert excerpt.strip("…") in marked
+        assert marked.startswith(excerpt.strip("…")) is not excerpt.startswith("…")
+        assert marked.rstrip().endswith(excerpt.strip("…")) is not excerpt.endswith("…")
+        assert marked.index("\x02") == marked.index(excerpt.strip("…")) + excerpt.strip("…").index("\x02")
 
 
 @pytest.mark.parametrize(

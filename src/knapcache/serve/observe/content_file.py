@@ -67,6 +67,7 @@ MAX_WORDS = 20
 WORDS_BEFORE, WORDS_AFTER = 8, 16
 MAX_EXCERPT = 600
 """Characters of an excerpt before and after its first match, at most."""
+MAX_BYTES = 4 * MAX_EXCERPT
 MARKS = "\x02", "\x03"
 """Start and end of a found word in an excerpt. `_plain` removes both from texts."""
 
@@ -146,10 +147,7 @@ class ContentFile:
             values.append(before)
         excerpt = "substr(texts.prompt, 1, 200)"
         if wanted.text.strip():
-            start, end = MARKS
-            # Not snippet(): its time is quadratic in the matches of a line, and callers write the lines.
-            both = (f"highlight(texts, {column}, '{start}', '{end}')" for column in (0, 1))
-            excerpt = "excerpt_of({}, {})".format(*both)
+            excerpt = "excerpt_of(texts)"
         names = ", ".join(f"calls.{name}" for name in ("id", *FIELDS))
         select = (
             f"SELECT {names}, {excerpt} FROM texts JOIN calls ON calls.id = texts.rowid "
@@ -263,12 +261,12 @@ class ContentFile:
     def _open(self) -> apsw.Connection:
         connection = connect(self.path, MAX_VALUE)
         try:
-            connection.create_scalar_function("excerpt_of", excerpt_of, 2, deterministic=True)
             connection.pragma("auto_vacuum", "incremental")  # takes effect before the first table
             use_log(connection)
             connection.pragma("secure_delete", True)
             with writing(connection):
                 self._prepare(connection)
+            connection.register_fts5_function("excerpt_of", excerpt_of)
         except BaseException:
             connection.close(True)
             raise
@@ -352,17 +350,39 @@ def match_expression(text: str) -> str:
     return " ".join(found)
 
 
-def excerpt_of(*texts: Any) -> str:
-    """Return some words around the first match, which is marked, of the first text or else of the second."""
-    (prompt, answer), (start, end) = texts, MARKS
-    text = prompt if start in prompt else answer
-    place = max(0, text.find(start))
-    before = re.findall(r"\s*\S+\s*", text[max(0, place - MAX_EXCERPT) : place])[-WORDS_BEFORE:]
-    after = re.findall(r"\s*\S+", text[place : place + MAX_EXCERPT])[:WORDS_AFTER]
-    found, first = "".join((*before, *after)), place - sum(map(len, before))
-    last = first + len(found)
-    found += end * (found.count(start) - found.count(end))
-    return f"{'…' if text[:first].strip() else ''}{found}{'…' if text[last:].strip() else ''}"
+def excerpt_of(match: apsw.FTS5ExtensionApi, /, *_: object) -> str:
+    """Return some words around the first match of the prompt or else of the answer, with its matches marked.
+
+    Not snippet() or highlight(): their time is quadratic in the matches of a line, and callers write the lines.
+    """
+    column = 0 if any(0 in match.phrase_columns(k) for k in range(match.phrase_count)) else 1
+    text = match.column_text(column)
+    words = match.tokenize(text, None, include_colocated=False)
+    matches = sorted(
+        (words[first][0], words[first + len(phrase) - 1][1])
+        for k, phrase in enumerate(match.phrases)
+        for first in match.phrase_column_offsets(k, column)
+    )
+    place = done = matches[0][0]
+    marked = bytearray()
+    for start, end in matches:
+        if start - place > MAX_BYTES:
+            break
+        if start >= done:  # else two phrases have a word in common
+            marked += b"%b%b%b%b" % (text[done:start], MARKS[0].encode(), text[start:end], MARKS[1].encode())
+            done = end
+    marked += text[done : done + MAX_BYTES]
+    before = re.findall(r"\s*\S+\s*", _decode(text[max(0, place - MAX_BYTES) : place])[-MAX_EXCERPT:])[-WORDS_BEFORE:]
+    shown = "".join(re.findall(r"\s*\S+", _decode(marked)[:MAX_EXCERPT])[:WORDS_AFTER])
+    first = place - len("".join(before).encode())
+    rest = _decode(marked)[len(shown) :] + _decode(text[done + MAX_BYTES :])
+    shown += MARKS[1] * (shown.count(MARKS[0]) - shown.count(MARKS[1]))
+    return f"{'…' if text[:first].strip() else ''}{''.join(before)}{shown}{'…' if rest.strip(MARKS[1]).strip() else ''}"
+
+
+def _decode(part: bytes | bytearray) -> str:
+    """Return a part of a text, without the halves of characters at its ends."""
+    return part.decode(errors="ignore")
 
 
 def _plain(text: str) -> str:
