@@ -20,7 +20,11 @@ from tests.support.programs import find_program
 from tests.support.timing import wait_until
 
 ROOT = Path(__file__).resolve().parents[1]
-TERMINAL = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])) & 255)"
+TERMINAL = """
+import os, pty, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell starts background jobs with Ctrl-C ignored
+sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])) & 255)
+"""
 """Runs a command on a terminal of its own. What is written to stdin is typed there: \\x03 is Ctrl-C."""
 
 

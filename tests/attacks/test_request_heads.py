@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import time
 from typing import Any
 
+import orjson
 import pytest
 
 from tests.attacks.conftest import Connect
 from tests.support.raw_client import RawClient, chat, get
+from tests.support.recording_upstream import RecordingUpstream, plain, send
 from tests.support.running_proxy import RunningProxy
+from tests.support.timing import wait_until
 
 PATHS = ["POST /v1/chat/completions", "GET /v1/models", "GET /healthz", "GET /admin/v1/summary", "GET /nowhere"]
 MAX_HEADERS = 65_536
 SOCKET_BUFFERS = 20 << 20
 """More bytes than both sockets of a connection hold before the server reads any."""
+MOST_BUFFERED = 40 << 20
+"""More bytes than the system buffers for a server that reads and then stops: its receive buffer grows up to 32 MB."""
 
 
 def send_until_closed(client: RawClient, piece: bytes, most: int) -> int:
@@ -129,6 +136,43 @@ def test_hits_for_a_client_that_does_not_read_are_not_buffered(connect: Connect,
         while count < 2000:
             client.socket.sendall(sent)
             count += 1
-    assert count < 500, "the server reads requests although its responses are not read"
+    assert len(sent) * count < MOST_BUFFERED, "the server reads requests although its responses are not read"
     found: list[Any] = list(proxy._server.server_state.connections)
     assert max(each.transport.get_write_buffer_size() for each in found) < 4 << 20
+
+
+def test_after_too_many_requests_a_client_that_does_not_read_is_not_read(
+    connect: Connect, proxy: RunningProxy, upstream: RecordingUpstream, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = orjson.dumps(
+        {
+            "choices": [
+                {"index": 0, "message": {"role": "assistant", "content": "y" * 200_000}, "finish_reason": "stop"}
+            ],
+            "model": "m",
+            "object": "chat.completion",
+            "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
+        }
+    )
+    upstream.script(send(plain(answer)))
+    sent = chat("a long answer")
+    client = connect()
+    for outcome in ("miss", "hit"):
+        response = client.send(sent).response()
+        assert response is not None
+        assert response.outcome == outcome
+    client.send(sent * 250)  # too many; the responses do not fit into the buffers of both sockets
+    time.sleep(1.0)  # now no response can be written
+    for _ in range(5):
+        assert client.response() is not None
+    client.socket.settimeout(3.0)
+    count = 0
+    with contextlib.suppress(TimeoutError):
+        while count < 2000:
+            client.socket.sendall(b"x" * 50_000)
+            count += 1
+    assert 50_000 * count < MOST_BUFFERED, "the server reads without end"
+    client.socket.close()
+    wait_until(lambda: not proxy._server.server_state.connections, "the end of the connection")
+    time.sleep(0.2)  # for the requests that have waited
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]

@@ -30,6 +30,7 @@ This uses fewer internals of uvicorn than uvicorn_protocol.py. `uvicorn_check.py
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from enum import Enum
 from typing import Any, NoReturn
 
@@ -110,6 +111,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._connections: Connections = app.connections
         self._max_header_count = self._connections.max_header_count
         self.sent = SentBytes()
+        self._cycles: deque[Any] = deque()
+        """uvicorn's cycles whose response may be incomplete. uvicorn itself knows only the last one."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Count the connection, or refuse it."""
@@ -125,13 +128,20 @@ class LimitedProtocol(HttpToolsProtocol):
         """Forget the connection."""
         self._connections.remove(self)
         super().connection_lost(exc)
+        for cycle in self._cycles:  # writing to a closed transport of uvloop raises
+            cycle.disconnected = True
+            cycle.message_event.set()
+        self._cycles.clear()
 
     def data_received(self, data: bytes) -> None:
         """Parse what arrives, within the limits."""
         if self.state is DISCARDING:
             self._discardable -= len(data)
-            if self._discardable < 0 and not self._responding():
-                self.transport.close()
+            if self._discardable < 0:
+                if self._responding():  # the connection closes after the responses, which the client may never read
+                    self.flow.pause_reading()
+                else:
+                    self.transport.close()
             return
         self._unset_keepalive_if_required()
         try:
@@ -194,6 +204,9 @@ class LimitedProtocol(HttpToolsProtocol):
         if len(self.pipeline) >= MAX_PIPELINED:
             self._stop(400, "invalid_request", f"More than {MAX_PIPELINED} requests were sent ahead.")
         super().on_headers_complete()  # raises for a target without a path
+        while self._cycles and self._cycles[0].response_complete:
+            self._cycles.popleft()
+        self._cycles.append(self.cycle)
         self.state, self.body_size = PASSED_ON, 0
         if self.parser.should_upgrade():
             self._closing, self.cycle.keep_alive = True, False
