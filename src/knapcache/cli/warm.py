@@ -1,31 +1,36 @@
-"""`knapcache warm`: send the requests of a file through a running proxy, to fill its cache."""
+"""`knapcache warm`: send the requests of a file through a running proxy, to fill its cache.
+
+    Invariant: a request is sent only if spent + estimates of the requests in flight + its own estimate ≤ --max-usd
+
+An estimate is the price of the input and of all output tokens that a request allows. Hits cost nothing, other answers
+what their usage costs. An answer without a usable usage, and a request without an answer, cost their estimates.
+"""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import math
 import os
-import sys
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from knapcache.cli import options
 from knapcache.cli.output import print_text
-from knapcache.cli.route import read_header
-from knapcache.errors import InvalidInput
+from knapcache.errors import InvalidInput, MissingExtra, UpstreamFailed, install_command, reason_text
+from knapcache.model import Endpoint
 from knapcache.units import counted
-
-if TYPE_CHECKING:
-    from knapcache.demo.warming import WarmFile, WarmResult
 
 HELP = "send the requests of a file through a running proxy, to fill its cache"
 DESCRIPTION = """Send the requests of a JSONL file through a running proxy, so that its cache has their answers. A line
-is the body of a request, a line of OpenAI's or Anthropic's batch API, or one of the proxy's content log. Shows first
-what misses would cost; on a terminal it asks before it sends. Answers that the cache has already cost nothing. Ctrl-C
-stops it and prints the summary so far."""
-CONCURRENCY = 4
+is one of OpenAI's batch API, or of the proxy's content log. Answers that the cache has already cost nothing. Failed
+requests are counted; run the command again to repeat them. Ctrl-C stops it and prints the summary so far."""
+WRONG_LINE = "must be a line of OpenAI's batch API or of the content log, with a request to a cached endpoint"
+MAX_FAILED = 10
+"""If that many requests fail and none succeeds, no more are sent."""
 
 
 def add(commands: Any) -> None:
@@ -34,133 +39,145 @@ def add(commands: Any) -> None:
     option("requests", metavar="FILE", type=Path, help="JSONL file with requests")
     options.add_proxy(parser)
     option("--key-env", metavar="NAME", help="environment variable with the API key that is sent")
-    option("--header", metavar="NAME:VALUE", action="append", default=[], help="a header that is sent")
-    option("--endpoint", metavar="NAME", help="of lines that do not name theirs (default: the one that fits the body)")
-    option("--concurrency", metavar="N", type=int, default=CONCURRENCY,
-           help=f"maximum requests in flight (default: {CONCURRENCY})")  # fmt: skip
-    option("--max-usd", metavar="USD", type=float, help="stop before more dollars than this are spent")
+    option("--concurrency", metavar="N", type=int, default=4, help="maximum requests in flight (default: 4)")
+    option("--max-usd", metavar="USD", type=float, default=math.inf, help="stop before more dollars are spent")
     options.add_config(parser, "settings file of the proxy, for its prices")
-    option("--yes", action="store_true", help="do not ask before sending")
-    options.add_json(parser, "print the summary as JSON")
     parser.set_defaults(execute=execute)
 
 
 def execute(args: argparse.Namespace) -> None:
-    from knapcache.demo.traffic import TrafficOptions
-    from knapcache.demo.warming import Warmer, read_requests
-    from knapcache.price.meter import USD_PER_SECOND, Meter
-
-    url = TrafficOptions(url=args.url, ca=args.ca).url.rstrip("/")
-    if args.concurrency < 1:
-        raise InvalidInput(f"--concurrency must be at least 1, not {args.concurrency}")
-    if args.max_usd is not None and not (args.max_usd >= 0 and math.isfinite(args.max_usd)):
+    if not args.max_usd >= 0:
         raise InvalidInput(f"--max-usd must be a number of dollars, at least 0, not {args.max_usd}")
-    key = None
-    if args.key_env is not None:
-        key = os.environ.get(args.key_env)
-        if not key or not key.isascii() or not key.isprintable():
-            raise InvalidInput(f"the environment variable {args.key_env} (--key-env) must have an API key")
-    meter = Meter("usd")
-    if args.config is not None:
-        from knapcache.serve.settings.loading import load
-
-        settings = load(args.config, secrets=False).settings
-        meter = Meter("usd", settings.prices, settings.fallback_price or USD_PER_SECOND)
-    file = read_requests(args.requests, meter, args.endpoint)
-    if file.unpriced and args.max_usd is not None:
-        raise InvalidInput(
-            f"--max-usd cannot hold, because the model {file.unpriced[0]!r} has no known price; "
-            "set one in `prices` of the settings and give them with --config, or leave --max-usd out"
-        )
-    text = estimate_text(file, args.max_usd)
-    if sys.stdin.isatty() and sys.stderr.isatty() and not args.yes:
-        print(f"{text} Send them? [y/N] ", end="", file=sys.stderr, flush=True)
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            print("nothing was sent", file=sys.stderr)
-            return
-    else:
-        print(text, file=sys.stderr)
-    headers = dict(map(read_header, args.header))
-    result = WarmResultHolder()
-
-    async def warm() -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        console = Console(stderr=True, highlight=False)
-        columns = (BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-            task = progress.add_task("", total=len(file.requests))
-
-            def update(now: WarmResult) -> None:
-                progress.update(task, completed=now.finished, description=result_text(now, file))
-
-            warmer = Warmer(url, meter, key=key, headers=headers, max_usd=args.max_usd, ca=args.ca, on_progress=update)
-            result.value = warmer.result
-            await warmer.run(file.requests, args.concurrency)
-
+    requests = read_requests(args.requests)
+    warmer = Warmer(args)
     try:
-        asyncio.run(warm())
-    except KeyboardInterrupt:
-        if result.value is not None:
-            result.value.stopped = "interrupted"
-            report(result.value, file, as_json=args.json)
-        raise
-    assert result.value is not None
-    report(result.value, file, as_json=args.json)
-    if result.value.failed and result.value.failed == result.value.finished:
-        raise InvalidInput(f"every request to {url} failed: {result.value.last_error}")
-
-
-class WarmResultHolder:
-    """The result, as soon as there is one."""
-
-    value: WarmResult | None = None
-
-
-def estimate_text(file: WarmFile, max_usd: float | None) -> str:
-    """Return what is about to be sent, and what it may cost."""
-    also = [f"{counted(file.duplicates, 'repetition is', 'repetitions are')} left out"] if file.duplicates else []
-    also += [f"{counted(file.skipped, 'line has', 'lines have')} no request"] if file.skipped else []
-    more = ", ".join(also)
-    text = f"{counted(len(file.requests), 'request')}{more and f' ({more})'}"
-    if file.priced:
-        text += f", at most about ${file.usd:,.4f}{simulated(file)} if none is in the cache"
-    if file.unpriced:
-        text += f"; the price of {', '.join(file.unpriced[:3])}{' …' if len(file.unpriced) > 3 else ''} is unknown"
-    if max_usd is not None:
-        text += f"; stops before ${max_usd:,.2f}"
-    return f"{text}."
-
-
-def simulated(file: WarmFile) -> str:
-    """Return what is said beside dollars: the embedded model is free, so a price of it is made up."""
-    from knapcache.demo.traffic import EMBEDDED_MODEL
-
-    return " at simulated prices" if EMBEDDED_MODEL in file.priced else ""
-
-
-def result_text(result: WarmResult, file: WarmFile) -> str:
-    """Return the result in one line, with dollars if the price of a model is known."""
-    parts = [counted(result.hits, "hit"), counted(result.misses, "miss", "misses")]
-    parts += [f"{result.not_stored:,} not stored"] if result.not_stored else []
-    parts += [f"{result.failed:,} failed"] if result.failed else []
-    parts += [f"${result.usd:,.4f} spent{simulated(file)}"] if file.priced else []
-    return ", ".join(parts)
-
-
-def report(result: WarmResult, file: WarmFile, *, as_json: bool) -> None:
-    """Print the summary."""
-    if as_json:
-        counts = {"duplicates": file.duplicates, "skipped": file.skipped, "usd_estimated": round(file.usd, 8)}
-        print(json.dumps(result.summary() | counts, indent=2))
-        return
-    print_text(f"{result.finished:,} of {counted(result.requests, 'request')} sent: {result_text(result, file)}.")
-    if result.stopped == "max_usd":
+        asyncio.run(warmer.run(requests))
+    finally:
+        sent = warmer.counts.total()
+        if sent:
+            parts = [f"{number:,} {outcome}" for outcome, number in sorted(warmer.counts.items())]
+            parts += [f"${warmer.spent:,.4f} spent"] if warmer.spent else []
+            print_text(f"{sent:,} of {counted(len(requests), 'request')} sent: {', '.join(parts)}.")
+    if sent and warmer.counts["failed"] == sent:
+        raise InvalidInput(f"every request failed: {warmer.last_error}")
+    if warmer.last_error:
+        print_text(f"Last failure: {warmer.last_error}")
+    if warmer.stopped:
         print_text("Stopped by --max-usd: the next request might have passed it.")
-    elif result.stopped:
-        print_text(f"Stopped: {result.stopped}.")
-    if file.unpriced:
-        print_text(f"Not counted in dollars, because the price is unknown: {', '.join(file.unpriced)}.")
-    if result.failed:
-        print_text(f"Last failure: {result.last_error}")
+
+
+def read_requests(path: Path) -> list[tuple[Endpoint, dict[str, Any]]]:
+    """Return the endpoints and bodies of the distinct requests, without `stream`: one entry serves both forms."""
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"cannot read requests from {path}: {reason_text(error)}") from None
+    found = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            fields = json.loads(line)
+            name, body = ("endpoint", "request") if "request" in fields else ("url", "body")
+            if body == "request" and (not fields[body] or fields.get("cut")):
+                continue  # a line of the content log without a whole request
+            endpoint = Endpoint(fields[name].removeprefix("/v1/"))
+            request = {key: value for key, value in fields[body].items() if key not in ("stream", "stream_options")}
+            if not isinstance(request["model"], str):
+                raise TypeError
+        except (ValueError, TypeError, AttributeError, LookupError, RecursionError):
+            raise InvalidInput(f"{path}, line {number}: {WRONG_LINE}") from None
+        found[f"{endpoint} {json.dumps(request, sort_keys=True)}"] = endpoint, request
+    if not found:
+        raise InvalidInput(f"{path} has no requests")
+    return list(found.values())
+
+
+class Warmer:
+    """Sends requests, and counts what they cost."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        try:
+            from knapcache.demo.traffic import CONNECT_TIMEOUT, REQUEST_TIMEOUT, TrafficOptions
+            from knapcache.price.meter import Meter
+            from knapcache.serve.limits.estimate import CostEstimator
+            from knapcache.serve.settings.loading import load
+            from knapcache.serve.upstream import Client
+            from knapcache.serve.upstream.connect import TlsFiles
+        except ImportError:
+            raise MissingExtra(f"warm needs the proxy's HTTP client: {install_command('serve')}") from None
+        keys = () if args.key_env is None else (os.environ.get(args.key_env, ""),)
+        self._options = TrafficOptions(url=args.url.rstrip("/"), ca=args.ca, clients=args.concurrency, keys=keys)
+        self._max_usd: float = args.max_usd
+        self._meter = Meter("usd", None if args.config is None else load(args.config, secrets=False).settings.prices)
+        self._estimator = CostEstimator(self._meter)
+        self._client = Client("the proxy", CONNECT_TIMEOUT, REQUEST_TIMEOUT, tls=TlsFiles(args.ca))
+        self.counts: Counter[str] = Counter()  # by outcome: hit, miss, …, or failed
+        self.spent, self.reserved, self.stopped, self.last_error = 0.0, 0.0, False, ""
+
+    async def run(self, requests: list[tuple[Endpoint, dict[str, Any]]]) -> None:
+        """Send requests until all are sent, or --max-usd would be passed. InvalidInput if the first ones all fail."""
+        from rich.console import Console
+        from rich.progress import Progress
+
+        estimates, in_flight = [self._estimate(*request) for request in requests], set[asyncio.Task[None]]()
+        console = Console(stderr=True)
+        with contextlib.closing(self._client), Progress(console=console, disable=not console.is_terminal) as bar:
+            task = bar.add_task("requests", total=len(requests))
+            for request, usd in zip(requests, estimates, strict=True):
+                while in_flight and (len(in_flight) >= self._options.clients or not self._affordable(usd)):
+                    done, in_flight = await asyncio.wait(in_flight, return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.gather(*done)  # raises what they have raised
+                    bar.update(task, completed=self.counts.total(), description=f"${self.spent:,.4f}")
+                    if self.counts["failed"] == self.counts.total() >= MAX_FAILED:
+                        raise InvalidInput(f"the first {MAX_FAILED} requests failed: {self.last_error}")
+                if not self._affordable(usd):
+                    self.stopped = True
+                    break
+                self.reserved += usd
+                in_flight.add(asyncio.create_task(self._send(*request, usd)))
+            await asyncio.gather(*in_flight)
+
+    def _affordable(self, usd: float) -> bool:
+        return self.spent + self.reserved + usd <= self._max_usd + 1e-12  # sums of floats may be wrong by less
+
+    def _estimate(self, endpoint: Endpoint, body: dict[str, Any]) -> float:
+        from knapcache.serve.limits.limited_call import max_output
+
+        model = body["model"]
+        if self._max_usd < math.inf and self._meter.input_price(endpoint, model) is None:
+            raise InvalidInput(f"--max-usd cannot hold, because the model {model!r} has no known price (see --config)")
+        return self._estimator.estimate("", endpoint, model, len(json.dumps(body)), max_output(body)).usd
+
+    async def _send(self, endpoint: Endpoint, body: dict[str, Any], estimate: float) -> None:
+        """Send a request, and count its outcome and its cost."""
+        from knapcache.demo.traffic import CACHED_OUTCOMES, error_text
+        from knapcache.serve.upstream import encode_headers
+
+        headers = {"content-type": "application/json", "anthropic-version": "2023-06-01"}
+        for key in self._options.keys:
+            headers |= {"x-api-key": key} if endpoint is Endpoint.MESSAGES else {"authorization": f"Bearer {key}"}
+        url, encoded, data = self._options.url, encode_headers(headers.items()), json.dumps(body).encode()
+        outcome, usd = "failed", estimate
+        try:
+            response = await self._client.request("POST", url, f"/{endpoint}", encoded, data)
+            content = await response.read()
+            if response.status != 200:
+                usd, self.last_error = 0.0, error_text(response.status, content)
+            elif (outcome := response.headers.get("x-knapcache", "failed")) == "failed":
+                self.last_error = f"{url} is not a knapcache proxy: its response has no x-knapcache header"
+            else:
+                usd = 0.0 if outcome in CACHED_OUTCOMES else self.cost_of(endpoint, body["model"], content) or estimate
+        except UpstreamFailed as error:
+            self.last_error = f"{url}: {error.reason or error}; is the proxy running?"
+        finally:
+            self.reserved -= estimate
+        self.counts[outcome] += 1
+        self.spent += usd
+
+    def cost_of(self, endpoint: Endpoint, model: str, content: bytes) -> float | None:
+        """Return the dollars of an answer by its usage; None or 0 if it has no usable one."""
+        try:
+            return self._meter.bill(endpoint, model, dict(json.loads(content)["usage"]), 0.0).usd
+        except (ValueError, TypeError, LookupError, RecursionError):
+            return None
