@@ -141,9 +141,11 @@ def test_an_owner_of_a_shared_store_counts_the_imported_requests(
 ) -> None:
     with cache_at(folder / FILE_NAME, policy="adaptive") as cache:
         fill(cache)
+        large = {"model": "m", "messages": ["large"]}
+        cache.fetch("chat/completions", large, lambda: Reply(b"x" * 100_000, "m", cost=1.0))
     with cache_at(url, policy="adaptive") as owner, cache_at(url, policy="adaptive") as reader:
         text = copy(capsys, folder, url, tmp_path / "entries.jsonl")
-        assert text == "10 entries imported through the process that uses the cache."
+        assert text == "10 entries imported through the process that uses the cache; left out: 1 not admitted."
         assert (owner.owner, reader.owner) == (True, False)
         wait_until(lambda: counts_of(owner) == list(range(1, 11)), "the requests of the source", 20.0)
         assert [ask(reader, k).outcome for k in range(10)] == ["hit"] * 10

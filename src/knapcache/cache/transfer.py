@@ -225,9 +225,8 @@ class EntryImporter:
             if admitted:
                 role.imported.add(entry)
         else:
-            admitted = entry.size <= store.max_entry_size
+            admitted = entry.size <= store.max_entry_size and self._hand_over(entry)
             if admitted:
-                self._hand_over(entry)
                 self._handed_over[entry.key] = entry.created
         result.stored += admitted and entry.key not in self._handed_over
         result.rejected += not admitted
@@ -261,8 +260,11 @@ class EntryImporter:
         entry = entry._replace(key=self._keyer.digested(request).digest, tenant=tenant, request=request, meta=meta)
         return entry._replace(size=self._coordinator.store.entry_size(entry))
 
-    def _hand_over(self, entry: Entry) -> None:
-        """Hand an entry over to the owner. Wait while there is no space: the owner takes entries every second."""
+    def _hand_over(self, entry: Entry) -> bool:
+        """Hand an entry over to the owner. Wait while there is no space: the owner takes entries every second.
+
+        Return False for an entry that is too large.
+        """
         deadline, network = time.monotonic() + HANDOVER_SECONDS, self._coordinator.network
         while True:
             try:
@@ -270,7 +272,9 @@ class EntryImporter:
                     self._coordinator.store.hand_over(entry)
                 else:
                     network.hand_over(entry, displace=False)
-                return
+                return True
+            except InvalidInput:
+                return False
             except StoreError as error:
                 if time.monotonic() > deadline:
                     raise StoreError(f"the owner of the cache takes no entries: {error}") from None

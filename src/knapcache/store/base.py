@@ -258,7 +258,10 @@ class NetworkStore(Store, Protocol):
     """A store of many machines. Its processes share calls of the upstream, and can ask its owner."""
 
     def hand_over(self, entry: Entry, /, *, displace: bool = True) -> None:
-        """Leave an entry for the owner; StoreError when there is no space, also with `displace` of older ones."""
+        """Leave an entry for the owner; StoreError when there is no space for it.
+
+        displace   drop older ones that the owner has not taken. Without it, an entry that never fits is InvalidInput
+        """
 
     def lead(self, key: bytes, /) -> Entry | Lease | None:
         """Return the entry, or a lease to call the upstream, or None while another process has one."""

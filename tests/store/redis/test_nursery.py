@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from knapcache.errors import StoreError
+from knapcache.errors import InvalidInput, StoreError
 from knapcache.store.redis import nursery
 from tests.store.redis.conftest import OpenStore
 from tests.support.redis_servers import EngineServer
@@ -81,6 +81,8 @@ def test_an_import_waits_until_the_owner_has_collected(engine: EngineServer, ope
     owner.check()
     assert list(owner.collect()) == parked, "none was displaced"
     reader.hand_over(entry_of(reader, 30, 4000), displace=False)  # in place of one that was collected
+    with pytest.raises(InvalidInput, match="more than the nursery takes"):
+        reader.hand_over(entry_of(reader, "large", 100_000), displace=False)
     owner.check()
 
 

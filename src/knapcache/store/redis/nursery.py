@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 
-from knapcache.errors import StoreError
+from knapcache.errors import InvalidInput, StoreError
 from knapcache.store.base import Entry
 from knapcache.store.redis import scripts
 from knapcache.store.redis.engine import Engine
@@ -39,7 +39,7 @@ class Nursery:
     def park(
         self, entry: Entry, record: Record, life: int | None, *, decided: bool = False, displace: bool = True
     ) -> None:
-        """Put an entry into the nursery; StoreError when it was not.
+        """Put an entry into the nursery; StoreError when it was not; without `displace` InvalidInput if it never fits.
 
         decided    by the owner, which does not admit it. It is not collected, and is there for processes that wait
         displace   in a full nursery, drop the oldest entries, also those that the owner has not collected yet
@@ -55,7 +55,8 @@ class Nursery:
         if status == b"busy":
             raise StoreError("the nursery is full of answers that the owner has not collected")
         if status != b"ok":
-            raise StoreError(f"the entry has {record.size} bytes, more than the nursery takes")
+            problem = f"the entry has {record.size} bytes, more than the nursery takes"
+            raise StoreError(problem) if displace else InvalidInput(problem)
         if decided:
             with self._lock:
                 self._collected[entry.key] = entry, record, time.monotonic()
