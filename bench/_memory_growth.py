@@ -39,7 +39,7 @@ def main(requests: int, keys: int, interval: int) -> None:
                 curve.append([n, resident_bytes()])
         stats = cache.stats()
         cache.check()
-    print(json.dumps({"curve": curve, "stats": {name: stats.get(name, 0) for name in STATS}}))
+    print(json.dumps({"curve": curve, "stats": {name: getattr(stats, name) for name in STATS}}))
 
 
 if __name__ == "__main__":

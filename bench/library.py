@@ -13,7 +13,7 @@ keys. The store keeps recently read answers in memory, so the mean depends on th
 after warm-up. Hits from memory and hits from the file are listed separately. The first table has whole hits, from the
 request to the answer.
 
-Settle: wall time of `Cache.settle` for an answer of 4 KB: cost, policy, shadows and store, until the caller continues.
+Settle: wall time of settling an answer of 4 KB: cost, policy, shadows and store, until the caller continues.
 Memory: a separate process (_memory_growth.py).
 
 Prints tables; writes library.json and library.png to DIR.
@@ -46,6 +46,7 @@ from _peer_caches import CHAT, BenchRequest, installed_peers, knapcache_adapter,
 from _targets import Row, target
 
 from knapcache import Cache, Reply
+from knapcache.cache.cache import internal_of
 from knapcache.cli.output import print_table
 from knapcache.keys import Keyer
 from knapcache.sim.figures import new_figure
@@ -175,19 +176,19 @@ def disk_hits(folder: Path, keys: int, requests: int) -> list[Row]:
 
 
 def settle_times(folder: Path, count: int) -> list[Row]:
-    """Return wall times of `Cache.settle` below capacity and at capacity, where each answer evicts others."""
+    """Return wall times of settling an answer below capacity and at capacity, where each answer evicts others."""
     rows = []
     for label, capacity in (("below capacity", "512MB"), ("at capacity", "4MB")):
         with Cache(capacity, path=folder / f"settle-{capacity}.db", cost="seconds") as cache:
-            durations = []
+            durations, internal = [], internal_of(cache)
             for k in range(count):
                 request = make_request(k, 2048, ANSWER_BYTES)
-                found = cache.lookup(CHAT, request.raw)
+                found = internal.lookup(CHAT, request.raw)
                 reply = Reply(request.answer, "gpt-4o", seconds=1.0 + k % 7)
                 start = time.perf_counter_ns()
-                cache.settle(found, reply)
+                internal.settle(found, reply)
                 durations.append((time.perf_counter_ns() - start) / 1000)
-            evicted = cache.stats().get("evictions", 0)
+            evicted = cache.stats().evictions
             cache.check()
         durations = durations[count // 3 :]
         rows.append({"settle": label, "median_us": median(durations), "p95_us": float(np.percentile(durations, 95))})

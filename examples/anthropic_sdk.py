@@ -32,7 +32,7 @@ def main() -> None:
         print(answer.headers["x-knapcache"], "-", answer.parse().content[0].text)
 
         stats = cache.stats()
-        print(f"{stats['hits']} of {stats['requests']} from the cache, ${stats['usd_saved']:.6f} saved")
+        print(f"{stats.hits} of {stats.requests} from the cache, ${stats.usd_saved:.6f} saved")
 
 
 if __name__ == "__main__":

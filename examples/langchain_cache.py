@@ -20,7 +20,7 @@ def main() -> None:
         for _ in range(2):
             print(model.invoke("What is a knapsack?").content)
         stats = cache.stats()
-        print(f"{stats['hits']} of {stats['requests']} from the cache")
+        print(f"{stats.hits} of {stats.requests} from the cache")
         set_llm_cache(None)
 
 

@@ -38,7 +38,7 @@ def main() -> None:
         print("stream -", "".join(chunk.choices[0].delta.content or "" for chunk in stream))
 
         stats = cache.stats()
-        print(f"{stats['hits']} of {stats['requests']} from the cache, ${stats['usd_saved']:.6f} saved")
+        print(f"{stats.hits} of {stats.requests} from the cache, ${stats.usd_saved:.6f} saved")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ def main() -> None:
         for _ in range(2):
             print(summary("A knapsack holds what is worth carrying", words=4)["summary"])
         stats = cache.stats()
-        print(f"{stats['hits']} of {stats['requests']} from the cache, {stats['seconds_saved']:.1f} seconds saved")
+        print(f"{stats.hits} of {stats.requests} from the cache, {stats.seconds_saved:.1f} seconds saved")
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ with Cache("2MB", path="answers.db", cost="seconds") as cache:
         return text.upper()
     assert [shout("knapsack"), shout("knapsack")] == ["KNAPSACK", "KNAPSACK"]
     assert calls == ["knapsack"], calls
-    print(cache.stats()["hits"], "hit,", cache.stats()["entries"], "entry")
+    print(cache.stats().hits, "hit,", cache.stats().entries, "entry")
 """
 INSTALLED_FILES = """
 from importlib.metadata import files

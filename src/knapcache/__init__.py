@@ -10,7 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from knapcache import oracle, testing
-    from knapcache.cache import Answer, Cache, PickleSerializer, Reply, Serializer, TypedSerializer
+    from knapcache.cache import (
+        Answer,
+        BreakerStats,
+        Cache,
+        CachedEntry,
+        CacheStats,
+        EntryContent,
+        EntryListing,
+        PickleSerializer,
+        Reply,
+        RequestTotals,
+        Serializer,
+        SimilarMatch,
+        TypedSerializer,
+    )
     from knapcache.errors import (
         ClusterFailed,
         CorruptState,
@@ -24,16 +38,25 @@ if TYPE_CHECKING:
         Unserializable,
     )
     from knapcache.model import Decision, Endpoint, Selection
+    from knapcache.price.input_tokens import InputTokens
+    from knapcache.price.meter import Bill
 
 __version__ = "0.2.0"
 
 __all__ = [
     "Answer",
+    "Bill",
+    "BreakerStats",
     "Cache",
+    "CacheStats",
+    "CachedEntry",
     "ClusterFailed",
     "CorruptState",
     "Decision",
     "Endpoint",
+    "EntryContent",
+    "EntryListing",
+    "InputTokens",
     "InvalidInput",
     "KnapcacheError",
     "MissingExtra",
@@ -41,8 +64,10 @@ __all__ = [
     "NotOwner",
     "PickleSerializer",
     "Reply",
+    "RequestTotals",
     "Selection",
     "Serializer",
+    "SimilarMatch",
     "StoreError",
     "TypedSerializer",
     "Uncacheable",
@@ -53,7 +78,21 @@ __all__ = [
 ]
 
 _MODULES = {
-    "cache": ("Answer", "Cache", "PickleSerializer", "Reply", "Serializer", "TypedSerializer"),
+    "cache": (
+        "Answer",
+        "BreakerStats",
+        "Cache",
+        "CacheStats",
+        "CachedEntry",
+        "EntryContent",
+        "EntryListing",
+        "PickleSerializer",
+        "Reply",
+        "RequestTotals",
+        "Serializer",
+        "SimilarMatch",
+        "TypedSerializer",
+    ),
     "errors": (
         "ClusterFailed",
         "CorruptState",
@@ -67,6 +106,8 @@ _MODULES = {
         "Unserializable",
     ),
     "model": ("Decision", "Endpoint", "Selection"),
+    "price.input_tokens": ("InputTokens",),
+    "price.meter": ("Bill",),
 }
 
 

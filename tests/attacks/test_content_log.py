@@ -184,7 +184,7 @@ def test_other_commands_print_no_control_characters(
     nearly = tmp_path / "request.json"
     sent = {"model": f"m {CONTROL}", "messages": [{"role": "user", "content": f"other {CONTROL}"}]}
     nearly.write_text(json.dumps(sent))
-    proxy.proxy.cache._coordinator.store.flush()
+    proxy.proxy.cache.coordinator.store.flush()
     options = {"inspect": [path, "--top", "1000"], "why": [str(nearly), path]}  # the order depends on seconds
     capsys.readouterr()
     main([command, *options[command]])

@@ -27,7 +27,7 @@ def stored(proxy: RunningProxy, response: WireResponse | None) -> Entry:
     """Return the entry of a response. A plain answer is stored after it was sent."""
     assert response is not None
     key = bytes.fromhex(response.header("x-knapcache-key") or "")
-    entry = wait_until(lambda: proxy.proxy.cache._engine.coordinator.store.get(key), "the stored answer")
+    entry = wait_until(lambda: proxy.proxy.cache.engine.coordinator.store.get(key), "the stored answer")
     assert isinstance(entry, Entry)
     return entry
 

@@ -110,7 +110,7 @@ def test_a_long_stream_reaches_its_caller_whole_and_is_not_stored(
         assert (found.status, found.outcome) == (200, "miss")
         assert found.body == piece * (size // len(piece)) + b"data: [DONE]\n\n"
     assert len(upstream.requests) == 2
-    wait_until(lambda: not len(proxy.proxy.cache._engine.single_flight))
+    wait_until(lambda: not len(proxy.proxy.cache.engine.single_flight))
 
 
 def test_those_who_wait_for_a_long_stream_get_their_own(connect: Connect, upstream: RecordingUpstream) -> None:

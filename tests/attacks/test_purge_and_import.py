@@ -151,7 +151,7 @@ def ask(client: RawClient, text: str, *headers: str, key: str = VALID_KEY, **fie
 
 def settle(proxy: RunningProxy) -> None:
     """Wait until what was admitted is in the file, where a command finds it."""
-    proxy.proxy.cache._coordinator.store.flush()
+    proxy.proxy.cache.coordinator.store.flush()
 
 
 def test_a_forged_file_changes_no_header_fails_no_request_and_fills_nothing(

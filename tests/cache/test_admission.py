@@ -25,7 +25,7 @@ def test_entries_that_a_policy_evicts_without_admitting_leave_the_store(monkeypa
         monkeypatch.setattr(admission, "_timed_settle", evict)
         cache.fetch(CHAT, request_of(2), Upstream()(2))
         assert store_of(cache).totals() == (0, 0)
-        assert cache.stats()["evictions"] == 1
+        assert cache.stats().evictions == 1
         cache.check()
 
 

@@ -154,13 +154,13 @@ class Machine(RuleBasedStateMachine):
         if hasattr(self, "cache"):
             self.cache.check()
             stats = self.cache.stats()
-            assert stats["requests"] == self.requests
-            assert stats["bytes"] <= stats["capacity"]
-            assert stats["shadows"]["none"] >= stats["shadows"]["lru"]
-            rows = self.cache.entries(limit=1000)["rows"]
-            assert {row["tenant"] for row in rows} <= {"", "a", "b"}
-            assert all(stats["tenant_bytes"].get(tenant, 0) <= limit for tenant, limit in self.quotas.items())
-            assert sum(row["size"] for row in rows) <= stats["bytes"]  # expired entries are not listed
+            assert stats.requests == self.requests
+            assert stats.bytes <= stats.capacity
+            assert stats.shadows["none"] >= stats.shadows["lru"]
+            rows = self.cache.entries(limit=1000).rows
+            assert {row.tenant for row in rows} <= {"", "a", "b"}
+            assert all(stats.tenant_bytes.get(tenant, 0) <= limit for tenant, limit in self.quotas.items())
+            assert sum(row.size for row in rows) <= stats.bytes  # expired entries are not listed
 
     def teardown(self) -> None:
         if hasattr(self, "cache"):

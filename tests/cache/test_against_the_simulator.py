@@ -40,17 +40,17 @@ def test_same_hits(policy: str) -> None:
     with Cache(CAPACITY, cost="seconds", policy=policy, shadows=("lru",)) as cache:
         hits = []
         for key, size, cost in zip(trace.keys.tolist(), trace.sizes.tolist(), trace.costs.tolist(), strict=True):
-            lookup = cache.lookup(CHAT, request_of(key))
+            lookup = cache._internal.lookup(CHAT, request_of(key))
             hits.append(lookup.hit is not None)
             if lookup.hit is None:
                 assert lookup.request
                 content = len(lookup.request.key.canonical) + len("m") + len("{}")
-                cache.settle(lookup, Reply(b"x" * (size - OVERHEAD - content), cost=cost))
+                cache._internal.settle(lookup, Reply(b"x" * (size - OVERHEAD - content), cost=cost))
         stats = cache.stats()
         assert hits == run.hits.tolist()
         assert 0.1 < np.mean(hits) < 0.95
-        assert stats["cost_spent"] == pytest.approx(run.miss_cost)
-        assert stats["shadows"]["lru"] == pytest.approx(lru.miss_cost)
-        assert stats["shadows"]["none"] == pytest.approx(trace.costs.sum())
-        assert stats["oracle_calls"] == run.oracle_calls
+        assert stats.cost_spent == pytest.approx(run.miss_cost)
+        assert stats.shadows["lru"] == pytest.approx(lru.miss_cost)
+        assert stats.shadows["none"] == pytest.approx(trace.costs.sum())
+        assert stats.oracle_calls == run.oracle_calls
         cache.check()

@@ -60,14 +60,14 @@ def test_a_cache_changes_to_compiled_kernels_when_they_are_ready(
     with small_cache(policy=NAMES[0], shadows=NAMES[1]) as cache:
         for number in (1, 2, 1):
             cache.fetch(CHAT, request_of(number), Upstream()(number))
-        assert not cache.stats()["compiled"]
+        assert not cache.stats().compiled
         compilation.end()
-        assert cache.stats()["compiled"]
+        assert cache.stats().compiled
         for number in (1, 3):
             cache.fetch(CHAT, request_of(number), Upstream()(number))
         stats = cache.stats()
-        assert (stats["hits"], stats["misses"]) == (2, 3)
-        assert stats["shadows"]["fifo"] == pytest.approx(3 / 5 * stats["shadows"]["none"])
+        assert (stats.hits, stats.misses) == (2, 3)
+        assert stats.shadows["fifo"] == pytest.approx(3 / 5 * stats.shadows["none"])
         cache.check()
     assert [record.message.split(";")[0] for record in caplog.records] == [
         "deciding with uncompiled kernels",
@@ -78,9 +78,9 @@ def test_a_cache_changes_to_compiled_kernels_when_they_are_ready(
 def test_caches_of_one_process_share_the_compilation(compilation: Compilation) -> None:
     with small_cache(policy=NAMES[0], shadows=NAMES[1]) as one, small_cache(policy=NAMES[0], shadows=NAMES[1]) as two:
         compilation.end()
-        assert (compilation.runs, one.stats()["compiled"], two.stats()["compiled"]) == (1, True, True)
+        assert (compilation.runs, one.stats().compiled, two.stats().compiled) == (1, True, True)
     with small_cache(policy=NAMES[0], shadows=NAMES[1]) as later:
-        assert later.stats()["compiled"]
+        assert later.stats().compiled
     assert compilation.runs == 1
 
 
@@ -93,7 +93,7 @@ def test_a_failed_compilation_is_logged_once_and_the_cache_keeps_working(
             compilation.end()
             for _ in range(2):
                 cache.fetch(CHAT, request_of(1), Upstream()(1))
-            assert (cache.stats()["hits"], cache.stats()["compiled"]) == (1, False)
+            assert (cache.stats().hits, cache.stats().compiled) == (1, False)
             cache.check()
     (warning,) = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
     assert warning.endswith(": MemoryError (exit code 1)")
@@ -120,7 +120,7 @@ def test_a_forked_child_compiles_for_itself(compilation: Compilation) -> None:
         background_compile._after_fork()
         admission_of(cache).after_fork()
         compilation.end()
-        assert (compilation.runs, cache.stats()["compiled"]) == (2, True)
+        assert (compilation.runs, cache.stats().compiled) == (2, True)
 
 
 PROGRAM = """
@@ -131,11 +131,12 @@ from knapcache.kernel_files import LOCK, cache_directory
 
 background_compile.DELAY = 0.0
 with Cache("1MB", policy="fifo", shadows=(), cost="seconds") as cache:
-    compiled = cache.stats()["compiled"]
-    answers = [cache.get_or_call(k, lambda: k) for k in (1, 2, 1)]
+    compiled = cache.stats().compiled
+    same = cache.cached(name="same")(lambda k: k)
+    answers = [same(k) for k in (1, 2, 1)]
     while not (cache_directory() / LOCK).exists():  # the child creates it: ending earlier could prevent its start
         time.sleep(0.01)
-    print(json.dumps([compiled, answers, cache.stats()["hits"]]), flush=True)
+    print(json.dumps([compiled, answers, cache.stats().hits]), flush=True)
 """
 
 

@@ -82,7 +82,7 @@ def async_call(name: object, n: int = 8000) -> Callable[[], Awaitable[Reply]]:
 async def fetch(cache: Cache, name: object, n: int = 8000) -> tuple[str, float]:
     """Return the outcome and the seconds that it took; the upstream takes none."""
     start = time.perf_counter()
-    answer = await cache.fetch_async(CHAT, request_of(name), async_call(name, n))
+    answer = await cache.afetch(CHAT, request_of(name), async_call(name, n))
     assert is_answer(answer.payload, name)
     return answer.outcome, time.perf_counter() - start
 
@@ -116,7 +116,7 @@ def filled(path: Path) -> Cache:
 async def wait_open(cache: Cache) -> None:
     """Send requests until the breaker opens."""
     for name in range(10):
-        if cache.stats()["breaker"]["state"] != "closed":
+        if cache.stats().breaker.state != "closed":
             return
         await fetch(cache, name)
     raise AssertionError("the breaker does not open")
@@ -138,7 +138,7 @@ async def test_a_disk_that_does_not_answer(ram_path: Path, slow_disk: SlowDisk, 
         again = await fetch(cache, "new 1")
         if kind != "stopped":
             assert again[0] == "hit", "what is queued for the disk is in memory"
-        assert cache.stats()["breaker"]["skipped"] > 0
+        assert cache.stats().breaker.skipped > 0
     check_seconds(monitor.worst, 2.0, "stall of the loop")
     slow_disk.repair()
     await wait_recovered(cache)
@@ -146,10 +146,10 @@ async def test_a_disk_that_does_not_answer(ram_path: Path, slow_disk: SlowDisk, 
 
 
 async def wait_recovered(cache: Cache) -> None:
-    deadline = Deadline(lambda: f"a closed breaker: {cache.stats()['breaker']}")
+    deadline = Deadline(lambda: f"a closed breaker: {cache.stats().breaker}")
     while True:
         await fetch(cache, 140)
-        if cache.stats()["breaker"]["state"] == "closed" and (await fetch(cache, 140))[0] == "hit":
+        if cache.stats().breaker.state == "closed" and (await fetch(cache, 140))[0] == "hit":
             return
         deadline.check()
         await asyncio.sleep(0.05)
@@ -163,16 +163,16 @@ def check_and_close(cache: Cache) -> None:
 
 async def test_entries_on_a_blocked_disk_are_not_forgotten(ram_path: Path, slow_disk: SlowDisk) -> None:
     cache = filled(ram_path / "answers.db")
-    entries = cache.stats()["entries"]
+    entries = cache.stats().entries
     slow_disk.start_fault()
     await wait_open(cache)
     for name in range(20, 60):
         with pytest.raises(Exception, match="only_cached forbids a call"):
-            await cache.fetch_async(CHAT, request_of(name), async_call(name), only_cached=True)
+            await cache.afetch(CHAT, request_of(name), async_call(name), only_cached=True)
     slow_disk.repair()
     await wait_recovered(cache)
-    assert cache.stats().get("missing_entries", 0) == 0
-    assert cache.stats()["entries"] >= entries
+    assert cache.stats().missing_entries == 0
+    assert cache.stats().entries >= entries
     assert [(await fetch(cache, name))[0] for name in range(20, 60)] == ["hit"] * 40
     await asyncio.to_thread(check_and_close, cache)
 
@@ -191,17 +191,17 @@ async def test_a_blocked_writer_does_not_fill_the_memory(
         assert (await fetch(cache, name, 200_000))[0] == "miss"
     assert writer._backlog_bytes <= writer._max_backlog_bytes + store.max_entry_size
     stats = cache.stats()
-    assert stats["rejected_store_busy"] > 0
-    assert stats["admitted"] + stats["rejected_store_busy"] == 300
+    assert stats.rejected_store_busy > 0
+    assert stats.admitted + stats.rejected_store_busy == 300
     jobs = writer._queue.qsize()
     for name in range(300, 600):
         await fetch(cache, name, 200_000)
     assert writer._queue.qsize() == jobs, "a rejected answer leaves nothing in the queue"
-    await cache.fetch_async(CHAT, request_of(0), async_call(0), refresh=True)
+    await cache.afetch(CHAT, request_of(0), async_call(0), refresh=True)
     with pytest.raises(
         Exception, match="only_cached forbids a call"
     ):  # the old answer was evicted: a newer one was paid for
-        await cache.fetch_async(CHAT, request_of(0), async_call(0), only_cached=True)
+        await cache.afetch(CHAT, request_of(0), async_call(0), only_cached=True)
     slow_disk.repair()
     await asyncio.to_thread(store.flush)
     assert (await fetch(cache, 1, 200_000))[0] == "hit"
@@ -217,7 +217,7 @@ async def test_a_missing_entry_is_forgotten(ram_path: Path) -> None:
     await asyncio.to_thread(store.apply(evict=[key]).result)
     outcomes = [(await fetch(cache, name))[0] for name in range(ENTRIES)]
     assert (outcomes.count("hit"), outcomes.count("miss")) == (ENTRIES - 1, 1)
-    assert cache.stats()["missing_entries"] == 1
+    assert cache.stats().missing_entries == 1
     await asyncio.to_thread(check_and_close, cache)
 
 
@@ -226,7 +226,7 @@ async def test_many_concurrent_reads_do_not_open_the_breaker(ram_path: Path, mon
     cache = filled(ram_path / "answers.db")
     outcomes = await asyncio.gather(*(fetch(cache, name % ENTRIES) for name in range(3000)))
     assert {outcome for outcome, _ in outcomes} == {"hit"}
-    assert cache.stats()["breaker"]["opened"] == 0
+    assert cache.stats().breaker.opened == 0
     await asyncio.to_thread(check_and_close, cache)
 
 
@@ -235,7 +235,7 @@ async def test_readers_hand_over_without_waiting(ram_path: Path, monkeypatch: py
     with filled(path) as owner, small_cache(capacity="8MiB", path=path) as reader:
         assert (await fetch(reader, 1))[0] == "hit"
         assert (await fetch(reader, "new"))[0] == "miss"
-        await async_wait_until(lambda: reader.stats().get("handed_over", 0) >= 1)
+        await async_wait_until(lambda: reader.stats().handed_over >= 1)
         await asyncio.to_thread(owner.maintain)
         assert (await fetch(owner, "new"))[0] == "hit"
         free = threading.Event()
@@ -244,7 +244,7 @@ async def test_readers_hand_over_without_waiting(ram_path: Path, monkeypatch: py
             for name in range(20):
                 assert (await fetch(reader, f"large {name}", 1 << 20))[0] == "miss"
         check_seconds(monitor.worst, 2.0, "stall of the loop")
-        assert reader.stats()["handover_failed"] > 0
+        assert reader.stats().handover_failed > 0
         free.set()
 
 
@@ -252,7 +252,7 @@ async def test_a_closed_cache(ram_path: Path) -> None:
     cache = filled(ram_path / "answers.db")
     cache.close()
     assert (await fetch(cache, 1))[0] == "miss"
-    assert cache.stats()["breaker"]["opened"] == 0
+    assert cache.stats().breaker.opened == 0
 
 
 def test_a_failed_read_raises(ram_path: Path, slow_disk: SlowDisk) -> None:

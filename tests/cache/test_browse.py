@@ -52,16 +52,20 @@ def cache(request: pytest.FixtureRequest, ram_path: Path) -> Any:
 
 def test_search_finds_entries_by_their_first_words(cache: Cache) -> None:
     keys = fill(cache)
-    page = cache.browser.page(search="RIVERS of", words=True)
+    page = cache._internal.browser.page(search="RIVERS of", words=True)
     assert [row["key"] for row in page["rows"]] == [keys["rivers of Peru"]]
     assert (page["total"], page["searched"], page["entries"]) == (1, len(TOPICS), len(TOPICS))
     (row,) = page["rows"]
     assert (row["endpoint"], row["words"]) == (CHAT, "Tell me all you know about rivers of Peru, in one line.")
-    assert cache.browser.page(search="rivers")["total"] == 0, "without words only key, model and tenant are searched"
-    assert cache.browser.page(search=keys["Alps"][:12], words=True)["total"] == 1
-    assert cache.browser.page(search="geographer", words=True)["total"] == 0, "the system prompt is not the name"
-    cache.forget(keys["rivers of Peru"])
-    assert cache.browser.page(search="rivers", words=True)["total"] == 0
+    assert cache._internal.browser.page(search="rivers")["total"] == 0, (
+        "without words only key, model and tenant are searched"
+    )
+    assert cache._internal.browser.page(search=keys["Alps"][:12], words=True)["total"] == 1
+    assert cache._internal.browser.page(search="geographer", words=True)["total"] == 0, (
+        "the system prompt is not the name"
+    )
+    cache.purge(key=keys["rivers of Peru"])
+    assert cache._internal.browser.page(search="rivers", words=True)["total"] == 0
 
 
 def test_a_listing_counts_no_requests_and_leaves_the_memory_tier_alone(ram_path: Path) -> None:
@@ -69,16 +73,16 @@ def test_a_listing_counts_no_requests_and_leaves_the_memory_tier_alone(ram_path:
         keys = fill(cache)
     with small_cache(path=ram_path / "answers.db") as cache:
         arrived = admission_of(cache).arrived
-        cache.browser.page(search="the", words=True)
+        cache._internal.browser.page(search="the", words=True)
         assert admission_of(cache).arrived == arrived
         in_memory = [store_of(cache).get_nowait(bytes.fromhex(key)) for key in keys.values()]
         assert not any(isinstance(found, Entry) for found in in_memory)
 
 
 def compare(cache: Cache, body: dict[str, Any], before: float = LATER, **where: Any) -> Comparison:
-    keyed = cache.keyed_request(CHAT, body, **where)
+    keyed = cache._internal.keyed_request(CHAT, body, **where)
     assert keyed is not None
-    return cache.browser.compare(keyed.key.canonical, before)
+    return cache._internal.browser.compare(keyed.key.canonical, before)
 
 
 def test_the_nearest_entry_differs_in_the_changed_field(cache: Cache) -> None:
@@ -129,17 +133,17 @@ def test_only_entries_of_the_time_and_of_the_tenant_are_compared(cache: Cache) -
     found = compare(cache, body, namespace="b").nearest
     assert found is not None
     assert (found.key.hex(), [each.field for each in found.differences]) == (keys["Lisbon"], ["tenant"])
-    keyed = cache.keyed_request(CHAT, body, namespace="b")
+    keyed = cache._internal.keyed_request(CHAT, body, namespace="b")
     assert keyed is not None
-    assert cache.browser.compare(keyed.key.canonical, LATER, tenant="b").nearest is None
-    assert cache.browser.compare(keyed.key.canonical, LATER, tenant="a").nearest is not None
+    assert cache._internal.browser.compare(keyed.key.canonical, LATER, tenant="b").nearest is None
+    assert cache._internal.browser.compare(keyed.key.canonical, LATER, tenant="a").nearest is not None
 
 
 def test_an_unrelated_request_is_not_similar(cache: Cache) -> None:
     fill(cache)
     found = compare(cache, chat("Compose a limerick on tax law")).nearest
     assert found is None or not found.similar
-    assert cache.browser.compare(b"not a canonical request", LATER).nearest is None
+    assert cache._internal.browser.compare(b"not a canonical request", LATER).nearest is None
 
 
 def test_a_comparison_makes_no_objects_for_the_garbage_collector(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,14 +153,14 @@ def test_a_comparison_makes_no_objects_for_the_garbage_collector(monkeypatch: py
             cache.fetch(CHAT, chat(f"Tell me all you know about number {k}."), Upstream()(k))
         body, counts = chat("Tell me all you know about number 7.", temperature=1), []
         assert compare(cache, body).coverage.read == 600
-        stored_request = cache.browser._stored_request
+        stored_request = cache._internal.browser._stored_request
 
         def counting(key: bytes) -> bytes | None:
             counts.append(gc.get_count()[0])
             return stored_request(key)
 
-        monkeypatch.setattr(cache.browser, "_stored_request", counting)
-        monkeypatch.setattr(cache.browser, "_settled", lambda *_: iter(()))
+        monkeypatch.setattr(cache._internal.browser, "_stored_request", counting)
+        monkeypatch.setattr(cache._internal.browser, "_settled", lambda *_: iter(()))
         try:
             gc.disable()
             gc.collect()
@@ -198,8 +202,8 @@ def test_outlines_are_bounded_and_those_of_entries_that_are_gone_are_dropped() -
         table = admission_of(cache).entries()
         assert index.read(table, store_of(cache).peek).read == 20
         assert len(index) == 20
-        for row in cache.entries(limit=50)["rows"][:40]:
-            cache.forget(row["key"])
+        for row in cache.entries(limit=50).rows[:40]:
+            cache.purge(key=row.key)
         assert index.read(admission_of(cache).entries(), store_of(cache).peek).read == 10
         assert len(index) <= 20
 
@@ -211,11 +215,11 @@ def test_a_store_that_cannot_be_read_leaves_names_out(cache: Cache, monkeypatch:
         raise StoreError("the disk is gone")
 
     monkeypatch.setattr(store_of(cache), "peek", broken)
-    page = cache.browser.page(search="", words=True)
+    page = cache._internal.browser.page(search="", words=True)
     assert page["total"] == len(TOPICS)
     assert {(row["endpoint"], row["words"]) for row in page["rows"]} == {("", "")}
     monkeypatch.setattr(admission_of(cache).history, "settled", dict)
     assert compare(cache, chat("Tell me all you know about Lisbon.")).nearest is None
     monkeypatch.setattr(cache._engine.reads.breaker, "state", "open")
     monkeypatch.setattr(store_of(cache), "peek", lambda _: pytest.fail("no read while the breaker is open"))
-    assert cache.browser.page(words=True)["total"] == len(TOPICS)
+    assert cache._internal.browser.page(words=True)["total"] == len(TOPICS)

@@ -72,10 +72,10 @@ def test_dollars() -> None:
         answer = cache.fetch(CHAT, request_of(1), call)
         assert answer.saved_usd == pytest.approx(0.002)
         stats = cache.stats()
-        assert stats["usd_spent"] == stats["usd_saved"] == pytest.approx(0.002)
-        assert stats["seconds_spent"] == stats["seconds_saved"] == 2.0
-        assert stats["by_model"]["m"]["hits"] == 1
-        assert stats["bytes_saved"] == len(b"answer")
+        assert stats.usd_spent == stats.usd_saved == pytest.approx(0.002)
+        assert stats.seconds_spent == stats.seconds_saved == 2.0
+        assert stats.by_model["m"].hits == 1
+        assert stats.bytes_saved == len(b"answer")
 
 
 def test_tenants_share_nothing() -> None:
@@ -87,7 +87,7 @@ def test_tenants_share_nothing() -> None:
             answer = cache.fetch(CHAT, request_of(1), Upstream()("wrong"), namespace=tenant)
             assert (answer.outcome, answer.payload) == ("hit", payload_of(tenant))
         assert cache.fetch(CHAT, request_of(1), Upstream()("me")).outcome == "miss"
-        assert cache.stats()["by_tenant"]["me"]["misses"] == 1
+        assert cache.stats().by_tenant["me"].misses == 1
         assert cache.fetch(CHAT, request_of(1), Upstream()(1), context={"upstream": "x"}).outcome == "miss"
         assert cache.purge(tenant="tenant 3") == 1
         assert cache.fetch(CHAT, request_of(1), Upstream()("tenant 3"), namespace="tenant 3").outcome == "miss"
@@ -101,7 +101,7 @@ def test_a_collision_of_digests_is_a_miss(monkeypatch: pytest.MonkeyPatch) -> No
         cache.fetch(CHAT, request_of(1), Upstream()(1))
         answer = cache.fetch(CHAT, request_of(2), Upstream()(2))
         assert (answer.outcome, answer.payload) == ("miss", payload_of(2))
-        assert cache.stats()["key_collisions"] == 1
+        assert cache.stats().key_collisions == 1
         cache.check()
 
 
@@ -112,17 +112,20 @@ def test_a_request_without_a_key_is_sent() -> None:
             answer = cache.fetch(CHAT, b'{"temperature": NaN}', upstream(1))
             assert (answer.outcome, answer.key, answer.payload) == ("bypass", "", payload_of(1))
         assert upstream.calls == 2
-        assert cache.stats()["bypasses"] == 2
-        lookup = cache.lookup(CHAT, b"[]")
+        assert cache.stats().bypasses == 2
+        lookup = cache._internal.lookup(CHAT, b"[]")
         assert lookup.bypass
         assert "not a JSON object" in lookup.bypass
-        assert not cache.settle(lookup, Reply(b"x"))
+        assert not cache._internal.settle(lookup, Reply(b"x"))
+        assert cache.get(CHAT, b"[]") is None
+        assert not cache.put(CHAT, b"[]", Reply(b"x"))
+        assert cache.stats().bypasses == 4
         with pytest.raises(NotCached, match="no key"):
             cache.fetch(CHAT, b"[]", upstream(1), only_cached=True)
         cache.check()
 
 
-async def test_fetch_async() -> None:
+async def test_afetch() -> None:
     async def call() -> Reply:
         return Reply(payload_of(1), cost=1.0)
 
@@ -130,17 +133,17 @@ async def test_fetch_async() -> None:
         raise ConnectionError("no")
 
     async with small_cache() as cache:
-        assert (await cache.fetch_async(CHAT, b"[]", call)).outcome == "bypass"
+        assert (await cache.afetch(CHAT, b"[]", call)).outcome == "bypass"
         with pytest.raises(ConnectionError):
-            await cache.fetch_async(CHAT, b"[]", failing)
+            await cache.afetch(CHAT, b"[]", failing)
         with pytest.raises(NotCached):
-            await cache.fetch_async(CHAT, request_of(1), call, only_cached=True)
-        assert (await cache.fetch_async(CHAT, request_of(1), call, store=False)).outcome == "miss"
-        assert [(await cache.fetch_async(CHAT, request_of(1), call)).outcome for _ in range(2)] == ["miss", "hit"]
-        assert (await cache.fetch_async(CHAT, request_of(1), call, refresh=True)).outcome == "miss"
+            await cache.afetch(CHAT, request_of(1), call, only_cached=True)
+        assert (await cache.afetch(CHAT, request_of(1), call, store=False)).outcome == "miss"
+        assert [(await cache.afetch(CHAT, request_of(1), call)).outcome for _ in range(2)] == ["miss", "hit"]
+        assert (await cache.afetch(CHAT, request_of(1), call, refresh=True)).outcome == "miss"
         with pytest.raises(ConnectionError):
-            await cache.fetch_async(CHAT, request_of(2), failing)
-        assert cache.stats()["failed"] == 2
+            await cache.afetch(CHAT, request_of(2), failing)
+        assert cache.stats().failed == 2
         cache.check()
 
 
@@ -184,7 +187,7 @@ def test_time_to_live(tmp_path: Path) -> None:
             clock.now += 10
             assert cache.fetch(CHAT, request_of(1), Upstream()(1)).outcome == "hit"
             cache.maintain()
-            assert cache.stats()["entries"] == 1
+            assert cache.stats().entries == 1
             assert cache.fetch(CHAT, request_of(2), Upstream()(2)).outcome == "miss"
             clock.now += 90
             assert cache.fetch(CHAT, request_of(1), Upstream()(1)).outcome == "miss"
@@ -199,7 +202,7 @@ def test_expired_answers_leave_memory_without_maintenance() -> None:
         clock.now += 10
         for name in range(200, 1224):
             cache.fetch(CHAT, request_of(name), Upstream()(name))
-        assert cache.stats()["entries"] == 1024
+        assert cache.stats().entries == 1024
         cache.check()
 
 
@@ -207,14 +210,14 @@ def test_purge() -> None:
     clock = Clock()
     with small_cache(clock=clock) as cache:
         keys = [cache.fetch(CHAT, request_of(k), Upstream()(k, model=f"m{k % 2}")).key for k in range(10)]
-        assert cache.forget(keys[0])
-        assert not cache.forget(keys[0])
+        assert cache.purge(key=keys[0])
+        assert not cache.purge(key=keys[0])
         assert cache.purge(model="m0") == 4
         clock.now += 10
         cache.fetch(CHAT, request_of(20), Upstream()(20))
         assert cache.purge(older_than=5.0) == 5
         assert cache.purge() == 1
-        assert cache.stats()["entries"] == 0
+        assert cache.stats().entries == 0
         cache.check()
         for wrong in ("xyz", "00", b"short"):
             with pytest.raises(InvalidInput, match="64 hex digits"):
@@ -226,8 +229,8 @@ def test_an_answer_that_is_too_large_is_returned_and_the_older_one_evicted() -> 
         cache.fetch(CHAT, request_of(1), Upstream()(1))
         answer = cache.fetch(CHAT, request_of(1), Upstream()(1, 2_000_000), refresh=True)
         assert len(answer.payload) > 2_000_000
-        assert cache.stats()["rejected_too_large"] == 1
-        assert cache.stats()["entries"] == 0
+        assert cache.stats().rejected_too_large == 1
+        assert cache.stats().entries == 0
         cache.check()
 
 
@@ -235,7 +238,7 @@ def test_an_answer_that_no_store_can_hold_is_returned() -> None:
     with small_cache() as cache:
         call = lambda: Reply(b"x", model="\ud800")  # noqa: E731
         assert cache.fetch(CHAT, request_of(1), call).payload == b"x"
-        assert cache.stats()["rejected_unstorable"] == 1
+        assert cache.stats().rejected_unstorable == 1
         cache.check()
 
 
@@ -247,17 +250,17 @@ def test_ids_are_recycled(policy: str) -> None:
             assert is_answer(answer.payload, name)
             cache.check()
         stats = cache.stats()
-        assert stats["ids"] == 8
-        assert stats["recycled_ids"] >= 32
-        assert stats["entries"] <= 8
+        assert stats.ids == 8
+        assert stats.recycled_ids >= 32
+        assert stats.entries <= 8
 
 
 def test_an_id_that_was_recycled_during_the_call() -> None:
     with small_cache(ids=2) as cache:
-        early = cache.lookup(CHAT, request_of(0))
+        assert cache.get(CHAT, request_of(0)) is None
         for name in range(1, 6):
             cache.fetch(CHAT, request_of(name), Upstream()(name))
-        assert cache.settle(early, Reply(payload_of(0), cost=1.0))
+        assert cache.put(CHAT, request_of(0), Reply(payload_of(0), cost=1.0))
         assert cache.fetch(CHAT, request_of(0), Upstream()(0)).payload == payload_of(0)
         cache.check()
 
@@ -266,19 +269,19 @@ def test_labels_of_the_ledger_are_bounded() -> None:
     with small_cache() as cache:
         for k in range(MAX_LABELS + 50):
             cache.fetch(CHAT, request_of(1), Upstream()(1), namespace=f"tenant {k}")
-        rows = cache.stats()["by_tenant"]
+        rows = cache.stats().by_tenant
         assert len(rows) == MAX_LABELS + 1
-        assert rows["other"]["requests"] == 50
+        assert rows["other"].requests == 50
         cache.check()
 
 
 def test_check_finds_wrong_totals() -> None:
     with small_cache() as cache:
         cache.fetch(CHAT, request_of(1), Upstream()(1))
-        cache._ledger._total.hits += 1
+        cache._internal.ledger._total.hits += 1
         with pytest.raises(CorruptState, match="hits"):
             cache.check()
-        cache._ledger._total.hits -= 1
+        cache._internal.ledger._total.hits -= 1
         admission_of(cache).policy.forget(0)
         with pytest.raises(CorruptState, match="the policy holds 0 entries"):
             cache.check()
@@ -321,7 +324,7 @@ def test_a_store_instance_is_used_and_closed(tmp_path: Path) -> None:
             assert store_of(cache) is store
             cache.fetch(CHAT, request_of(1), Upstream()(1))
             assert cache.fetch(CHAT, request_of(1), Upstream()(1)).outcome == "hit"
-            assert cache.stats()["capacity"] == store.capacity
+            assert cache.stats().capacity == store.capacity
             cache.check()
         assert store.get(bytes(32)) is None
         with pytest.raises(StoreError):
@@ -396,7 +399,7 @@ def test_another_secret_finds_nothing(tmp_path: Path) -> None:
             answer = reader.fetch(CHAT, request_of(1), Upstream()(1))
             assert answer.outcome == "miss"
             assert answer.key != key
-            assert reader.lookup(CHAT, request_of(1)).hit is None
+            assert reader.get(CHAT, request_of(1)) is None
     for other in (b"another secret!!", None):
         with pytest.raises(StoreError, match="another secret"):
             small_cache(path=path, secret=other)
@@ -455,7 +458,7 @@ def test_keys_that_never_return_do_not_displace_popular_ones() -> None:
                     others += 1
                     cache.fetch(CHAT, request_of(f"other {others}"), Upstream()(others))
         assert hits >= 0.99 * rounds * popular
-        assert cache.stats()["ids"] == 256
+        assert cache.stats().ids == 256
         cache.check()
 
 
@@ -476,7 +479,7 @@ for name, spec in SPECS.items():
                     cache.purge(model="none")
                     cache.maintain()
                     cache.check()
-                    assert cache.stats()["hits"] > 20, name
+                    assert cache.stats().hits > 20, name
 print("done", flush=True)
 """
 
@@ -494,7 +497,7 @@ def test_an_answer_says_how_much_room_it_takes(ram_path: Path) -> None:
             first, again = (cache.fetch(CHAT, request_of(1), Upstream()(1)) for _ in range(2))
             assert (first.outcome, again.outcome) == ("miss", "hit")
             store_of(cache).flush()
-            assert first.size == again.size == cache.stats()["bytes"] > len(first.payload)
+            assert first.size == again.size == cache.stats().bytes > len(first.payload)
             assert cache.fetch(CHAT, request_of(2), Upstream()(2, cacheable=False)).size == 0
             assert cache.fetch(CHAT, b"{", Upstream()(3)).size == 0
 
@@ -506,9 +509,9 @@ def test_every_request_counts_as_arrived_once() -> None:
         cache.fetch(CHAT, request_of(1), Upstream()(1))
         assert (admission.arrived, admission.settled) == (1, 1)
         cache.fetch(CHAT, request_of(1), Upstream()(1))
-        keyed = cache.keyed_request(CHAT, request_of(1))
+        keyed = cache._internal.keyed_request(CHAT, request_of(1))
         assert keyed is not None
-        assert cache.get_nowait(keyed) is not None
+        assert cache._internal.get_nowait(keyed) is not None
         assert (admission.arrived, admission.settled) == (3, 1)
         assert admission.touch({keyed.key.digest: 4, b"unknown" * 4 + b"key!": 2}) == 4
         assert (admission.arrived, admission.settled) == (7, 1)
@@ -537,6 +540,6 @@ def test_a_path_in_a_directory_that_does_not_exist(tmp_path: Path) -> None:
 def test_the_default_capacity(tmp_path: Path) -> None:
     for path in (None, tmp_path / "answers.db"):
         with Cache(path=path, policy="lru", shadows=()) as cache:
-            assert cache.stats()["size_limit"] == 256_000_000
+            assert cache.stats().size_limit == 256_000_000
     guide = Path(__file__).resolve().parents[2] / "docs" / "guides" / "library.md"
     assert 'by default `"256MB"`' in guide.read_text("utf-8")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from knapcache import Cache, InvalidInput
+from knapcache import Cache, EntryListing, InvalidInput
 from knapcache.cache.entries import SORTS
 from knapcache.cache.entry_index import MIN_NAMES, EntryIndex, NameTable
+from knapcache.cache.purging import purge_conditions
 from knapcache.errors import CorruptState
 from knapcache.store.base import EntryInfo
 from tests.support.caches import CHAT, Upstream, payload_of, request_of, small_cache, store_of
@@ -47,58 +49,56 @@ def test_rows_are_the_entries(cache: Cache) -> None:
     store_of(cache).flush()
     found = cache.entries(limit=1000)
     infos = {info.key.hex(): info for info in store_of(cache).scan()}
-    assert found["total"] == len(found["rows"]) == len(infos) == 10
-    for row in found["rows"]:
-        info = infos[row["key"]]
-        assert (row["model"], row["tenant"], row["size"], row["cost"], row["seconds"]) == (
+    assert found.total == len(found.rows) == len(infos) == 10
+    for row in found.rows:
+        info = infos[row.key]
+        assert (row.model, row.tenant, row.size, row.cost, row.seconds) == (
             info.model, info.tenant, info.size, info.cost, info.seconds,
         )  # fmt: skip
-        assert row["usd"] is None
-        assert row["value"] == row["requests"] * row["cost"]
-        assert row["density"] == pytest.approx(row["value"] / row["size"])
-        assert row["requests"] == (2 if row["cost"] == 4.0 else 1)
-        assert row["expires_in"] == (50.0 if row["cost"] == 1.0 else None)
-    least = sorted(found["rows"], key=lambda row: row["density"])
-    filled, tenth = 0, sum(row["size"] for row in least) / 10
-    last = [row for row in least if (filled := filled + row["size"]) - row["size"] < tenth]
-    price = sum(row["value"] for row in last) / sum(row["size"] for row in last)
-    assert found["least_value_per_mb"] == pytest.approx(1e6 * price)
-    for tenant, size in cache.entries(model="m1", limit=0)[
-        "tenants"
-    ].items():  # of all entries, whatever the conditions
-        assert size == sum(row["size"] for row in found["rows"] if row["tenant"] == tenant) > 0
-    assert found["tenants"].keys() == {row["tenant"] for row in found["rows"]}
+        assert row.usd is None
+        assert row.value == row.requests * row.cost
+        assert row.density == pytest.approx(row.value / row.size)
+        assert row.requests == (2 if row.cost == 4.0 else 1)
+        assert row.expires_in == (50.0 if row.cost == 1.0 else None)
+    least = sorted(found.rows, key=lambda row: row.density)
+    filled, tenth = 0, sum(row.size for row in least) / 10
+    last = [row for row in least if (filled := filled + row.size) - row.size < tenth]
+    price = sum(row.value for row in last) / sum(row.size for row in last)
+    assert found.least_value_per_mb == pytest.approx(1e6 * price)
+    for tenant, size in cache.entries(model="m1", limit=0).tenants.items():  # of all entries, whatever the conditions
+        assert size == sum(row.size for row in found.rows if row.tenant == tenant) > 0
+    assert found.tenants.keys() == {row.tenant for row in found.rows}
 
 
 def test_conditions(cache: Cache) -> None:
-    assert cache.entries(model="m1")["total"] == 5
-    assert cache.entries(model="m1", tenant="a")["total"] == 2
-    assert cache.entries(tenant="other")["total"] == 0
-    assert cache.entries(search="M1")["total"] == 5
-    (row,) = cache.entries(search=cache.entries(sort="cost", limit=1)["rows"][0]["key"][10:40])["rows"]
-    assert row["cost"] == 10.0
-    assert cache.entries(search="nothing like it")["rows"] == []
+    assert cache.entries(model="m1").total == 5
+    assert cache.entries(model="m1", tenant="a").total == 2
+    assert cache.entries(tenant="other").total == 0
+    assert cache.entries(search="M1").total == 5
+    (row,) = cache.entries(search=cache.entries(sort="cost", limit=1).rows[0].key[10:40]).rows
+    assert row.cost == 10.0
+    assert cache.entries(search="nothing like it").rows == []
 
 
 @pytest.mark.parametrize("sort", SORTS)
 def test_order_and_pages(cache: Cache, sort: str) -> None:
     for descending in (True, False):
-        rows = cache.entries(sort=sort, descending=descending)["rows"]
-        column = [row[sort] for row in rows if row[sort] is not None]
+        rows = cache.entries(sort=sort, descending=descending).rows
+        column = [number for row in rows if (number := getattr(row, sort)) is not None]
         assert column == sorted(column, reverse=descending)
-        pages = [cache.entries(sort=sort, descending=descending, offset=k, limit=3)["rows"] for k in range(0, 12, 3)]
-        assert [row["key"] for page in pages for row in page] == [row["key"] for row in rows]
+        pages = [cache.entries(sort=sort, descending=descending, offset=k, limit=3).rows for k in range(0, 12, 3)]
+        assert [row.key for page in pages for row in page] == [row.key for row in rows]
 
 
 def test_removed_and_expired_entries_are_not_listed(cache: Cache) -> None:
-    clock = cache._clock
+    clock = cache._internal.clock
     assert isinstance(clock, Clock)
     clock.now += 60.0
-    assert cache.entries()["total"] == 9
+    assert cache.entries().total == 9
     cache.purge(tenant="b")
-    assert {row["tenant"] for row in cache.entries()["rows"]} == {"a"}
+    assert {row.tenant for row in cache.entries().rows} == {"a"}
     cache.purge()
-    assert cache.entries() == {"total": 0, "rows": [], "least_value_per_mb": 0.0, "tenants": {}}
+    assert cache.entries() == EntryListing(total=0, rows=[], least_value_per_mb=0.0, tenants={})
 
 
 @pytest.mark.parametrize(
@@ -108,43 +108,44 @@ def test_removed_and_expired_entries_are_not_listed(cache: Cache) -> None:
      {"tags": "t0", "tenant": "a"}, {"tags": "t"}],
 )  # fmt: skip
 def test_the_preview_of_a_purge_is_what_the_purge_removes(cache: Cache, conditions: dict[str, Any]) -> None:
-    clock = cache._clock
+    clock = cache._internal.clock
     assert isinstance(clock, Clock)
     clock.now += 40.0
     cache.fetch(CHAT, request_of(3), Upstream()(3, cost=9.0), namespace="a", refresh=True)  # this one is new
     store_of(cache).flush()
-    rows = {row["key"]: row for row in cache.entries()["rows"]}
+    rows = {row.key: row for row in cache.entries().rows}
     if conditions.get("key"):
-        conditions = conditions | {"key": next(key for key, row in rows.items() if row["tenant"] == "a")}
-    preview = cache.purge_preview(**conditions)
-    assert cache.entries()["total"] == 10
+        conditions = conditions | {"key": next(key for key, row in rows.items() if row.tenant == "a")}
+    preview = cache._internal.browser.purge_preview(purge_conditions(**conditions))
+    assert cache.purge(**conditions, dry_run=True) == preview["entries"]
+    assert cache.entries().total == 10
     purged = cache.purge(**conditions)
-    removed = [row for key, row in rows.items() if key not in {row["key"] for row in cache.entries()["rows"]}]
-    assert (preview["entries"], preview["bytes"]) == (purged, sum(row["size"] for row in removed))
-    assert preview["value"] == pytest.approx(sum(row["value"] for row in removed))
-    removed.sort(key=lambda row: -row["value"])
-    assert [row["value"] for row in preview["rows"]] == [row["value"] for row in removed[:5]]
-    assert {row["key"] for row in preview["rows"]} <= {row["key"] for row in removed}
+    removed = [row for key, row in rows.items() if key not in {row.key for row in cache.entries().rows}]
+    assert (preview["entries"], preview["bytes"]) == (purged, sum(row.size for row in removed))
+    assert preview["value"] == pytest.approx(sum(row.value for row in removed))
+    removed.sort(key=lambda row: -row.value)
+    assert [row["value"] for row in preview["rows"]] == [row.value for row in removed[:5]]
+    assert {row["key"] for row in preview["rows"]} <= {row.key for row in removed}
 
 
 def test_a_preview_refuses_a_negative_age(cache: Cache) -> None:
     with pytest.raises(InvalidInput, match="older_than"):
-        cache.purge_preview(older_than=-1.0)
+        cache.purge(older_than=-1.0, dry_run=True)
 
 
 def test_one_entry(cache: Cache) -> None:
-    row = cache.entries(sort="cost", limit=1)["rows"][0]
-    found = cache.entry(row["key"])
+    row = cache.entries(sort="cost", limit=1).rows[0]
+    found = cache.entry(row.key)
     assert found is not None
-    assert found.pop("payload") == payload_of(9, 900)
-    assert b"question 9" in found.pop("request")
-    assert found.pop("meta") == {}
-    assert found == row
+    assert found.payload == payload_of(9, 900)
+    assert b"question 9" in found.request
+    assert found.meta == {}
+    assert {**asdict(row), "request": found.request, "payload": found.payload, "meta": {}} == asdict(found)
     assert cache.entry("00" * 32) is None
-    requests = cache.stats()["requests"]
-    cache.forget(row["key"])
-    assert cache.entry(row["key"]) is None
-    assert cache.stats()["requests"] == requests
+    requests = cache.stats().requests
+    cache.purge(key=row.key)
+    assert cache.entry(row.key) is None
+    assert cache.stats().requests == requests
 
 
 @pytest.mark.parametrize(
@@ -164,7 +165,7 @@ def test_a_reader_and_the_next_owner_list_the_same(ram_path: Path) -> None:
         store_of(owner).flush()
         with small_cache(path=path, clock=Clock()) as reader:
             assert reader.entries(limit=1000) == owner.entries(limit=1000)
-            key = owner.entries()["rows"][0]["key"]
+            key = owner.entries().rows[0].key
             assert reader.entry(key) == owner.entry(key)
         before = owner.entries()
     with small_cache(path=path, policy="adaptive", clock=Clock()) as again:
@@ -174,17 +175,17 @@ def test_a_reader_and_the_next_owner_list_the_same(ram_path: Path) -> None:
 
 def test_statistics_of_oracle_and_disk(ram_path: Path) -> None:
     with small_cache(capacity="64KiB", policy="vsocb", ids=50) as cache:
-        assert cache.stats()["oracle_seconds"] == 0.0
+        assert cache.stats().oracle_seconds == 0.0
         for k in range(60):
             cache.fetch(CHAT, request_of(k % 15), Upstream()(k % 15, 10_000, cost=float(k % 15)))
         stats = cache.stats()
-        assert stats["oracle_calls"] > 0
-        assert 0.0 < stats["oracle_seconds"] < 60.0
-        assert (stats["disk_bytes"], stats["size_limit"]) == (0, 1 << 16)
+        assert stats.oracle_calls > 0
+        assert 0.0 < stats.oracle_seconds < 60.0
+        assert (stats.disk_bytes, stats.size_limit) == (0, 1 << 16)
     with filled(path=ram_path / "answers.db") as cache:
         cache.maintain()
         stats = cache.stats()
-        assert 0 < stats["bytes"] < stats["disk_bytes"] <= stats["size_limit"] == 1 << 20
+        assert 0 < stats.bytes < stats.disk_bytes <= stats.size_limit == 1 << 20
 
 
 def test_names_are_renumbered() -> None:
@@ -231,9 +232,9 @@ def test_no_rate_is_extrapolated_from_less_than_a_day_or_ten_requests() -> None:
                 cache.fetch(CHAT, request_of(k), Upstream()(k, 100))
         for age, rates in ((85.0, [None] * 3), (86_399.0, [None] * 3), (2 * 86_400.0, [None, None, 6.0])):
             clock.now = Clock.now + age
-            rows = cache.entries(sort="per_day", descending=False)["rows"]
-            assert [row["per_day"] for row in rows] == rates
-            assert (cache.entry(rows[-1]["key"]) or {})["per_day"] == rates[-1]
-            preview = cache.purge_preview()["rows"]
+            rows = cache.entries(sort="per_day", descending=False).rows
+            assert [row.per_day for row in rows] == rates
+            assert getattr(cache.entry(rows[-1].key), "per_day", 0.0) == rates[-1]
+            preview = cache._internal.browser.purge_preview(purge_conditions())["rows"]
             found = sorted((row["requests"], row["per_day"]) for row in preview)
             assert found == [*zip((1, 9, 12), rates, strict=True)]

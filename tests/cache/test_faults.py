@@ -54,7 +54,7 @@ def test_a_full_disk(ram_path: Path, faults: DiskFaults, caplog: pytest.LogCaptu
         cache.maintain()
         store_of(cache).flush()
         stats = cache.stats()
-        assert stats["store_errors"] > 0
+        assert stats.store_errors > 0
         assert faults.injected > 0
         assert len([r for r in caplog.records if "the store cannot write" in r.message]) == 1
         faults.full = False
@@ -143,12 +143,12 @@ def test_forget_returns_after_the_disk_has_removed_the_entry(ram_path: Path, fau
         keys = [cache.fetch(CHAT, request_of(name), Upstream()(name)).key for name in range(2)]
         store_of(cache).flush()
         faults.write_delay = 0.1
-        cache.forget(keys[0])
+        cache.purge(key=keys[0])
         with SqliteStore(path, SIZE_LIMIT, own=False) as reader:
             assert [info.key.hex() for info in reader.scan()] == [keys[1]]
         faults.full = True
         with pytest.raises(StoreError, match="1 entries are hidden, but not yet removed"):
-            cache.forget(keys[1])
+            cache.purge(key=keys[1])
         faults.full, faults.write_delay = False, 0.0
         store_of(cache).flush()
         cache.check()

@@ -29,8 +29,8 @@ def test_requests_are_counted_when_no_entry_was_added_in_a_round() -> None:
     assert len(entries) == 3
     waiting = ImportedRequests(admission_of(cache))
 
-    def counted() -> list[int]:
-        return sorted(row["requests"] for row in cache.entries()["rows"])
+    def counted() -> list[float]:
+        return sorted(row.requests for row in cache.entries().rows)
 
     for entry, requests in zip(entries, (1, 5, 10 * MAX_REQUESTS), strict=True):
         waiting.add(entry._replace(meta={**entry.meta, IMPORTED: requests}))

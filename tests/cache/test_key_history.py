@@ -26,7 +26,7 @@ def fetch(cache: Cache, name: object, n: int = 1000, tenant: str = "", **more: A
 
 
 def records(cache: Cache, key: str) -> list[KeyRecord]:
-    return cache.browser.records(bytes.fromhex(key))[0]
+    return cache._internal.browser.records(bytes.fromhex(key))[0]
 
 
 def causes(cache: Cache, key: str) -> list[str]:
@@ -44,7 +44,7 @@ def cache(request: pytest.FixtureRequest, ram_path: Path) -> Any:
 def test_an_evicted_entry_is_recorded_with_the_answer_that_took_its_place(cache: Cache) -> None:
     first = fetch(cache, "first", 15_000, cost=3.0)
     assert causes(cache, first) == []
-    size = cache.entries()["rows"][0]["size"]
+    size = cache.entries().rows[0].size
     newer = 0
     while store_of(cache).get(bytes.fromhex(first)) is not None:
         newer += 1
@@ -53,17 +53,17 @@ def test_an_evicted_entry_is_recorded_with_the_answer_that_took_its_place(cache:
     assert (record.cause, record.size, record.cost) == ("evicted", size, 3.0)
     assert record.rival_size == pytest.approx(size, rel=0.1)
     assert record.rival_cost == 5.0
-    assert record.created < record.time <= cache._clock()
+    assert record.created < record.time <= cache._internal.clock()
     fetch(cache, "first", 15_000)
     assert causes(cache, first) == ["evicted"], "it is stored again; its history stays"
 
 
 def test_expired_purged_and_replaced_entries_are_recorded(cache: Cache) -> None:
-    clock = cache._clock
+    clock = cache._internal.clock
     assert isinstance(clock, Clock)
     keys = [fetch(cache, name, ttl=10.0 if name == "expires" else None) for name in ("expires", "purged", "replaced")]
     stored = clock.now
-    cache.forget(keys[1])
+    cache.purge(key=keys[1])
     cache.fetch(CHAT, request_of("replaced"), Upstream()("replaced"), refresh=True)
     clock.now += 20.0
     fetch(cache, "expires")  # the miss finds out
@@ -74,7 +74,7 @@ def test_expired_purged_and_replaced_entries_are_recorded(cache: Cache) -> None:
 
 
 def test_expired_entries_that_a_sweep_removes_are_recorded(cache: Cache) -> None:
-    clock = cache._clock
+    clock = cache._internal.clock
     assert isinstance(clock, Clock)
     key = fetch(cache, "expires", ttl=10.0)
     clock.now += 20.0
@@ -100,7 +100,7 @@ def test_an_answer_that_the_policy_refuses_is_recorded() -> None:
         refused = fetch(cache, "cheap", 50_000, cost=1e-9)
         (record,) = records(cache, refused)
         assert (record.cause, record.cost, record.requests) == ("not admitted", 1e-9, 1.0)
-        assert cache.browser.request(bytes.fromhex(refused)) is not None, "its request is kept for a while"
+        assert cache._internal.browser.request(bytes.fromhex(refused)) is not None, "its request is kept for a while"
 
 
 def test_a_lost_entry_is_recorded(ram_path: Path) -> None:
@@ -128,9 +128,9 @@ def test_the_record_is_bounded_and_keeps_the_newest() -> None:
         for _ in range(MAX_RECORDS // 2):
             for key in keys[:2]:
                 fetch(cache, keys.index(key), 10)
-                cache.forget(key)
+                cache.purge(key=key)
         fetch(cache, 2, 10)
-        cache.forget(keys[2])
+        cache.purge(key=keys[2])
         assert history.written == MAX_RECORDS + 1
         assert len(history._records) == MAX_RECORDS
         assert history._records.nbytes < 700_000
@@ -155,7 +155,7 @@ def test_kept_requests_are_bounded() -> None:
         long = {"model": "m", "messages": [{"role": "user", "content": "x" * MAX_REQUEST}]}
         answer = cache.fetch(CHAT, long, Upstream()("long", 10))
         assert history.request(bytes.fromhex(answer.key)) is None
-        assert cache.browser.request(bytes.fromhex(answer.key)) is not None, "it is read from the store"
+        assert cache._internal.browser.request(bytes.fromhex(answer.key)) is not None, "it is read from the store"
         history.check()
 
 
@@ -174,5 +174,7 @@ def test_a_reader_knows_stored_requests_and_no_records(ram_path: Path) -> None:
         key = fetch(owner, 1)
         store_of(owner).flush()
         assert not reader.owner
-        assert reader.browser.request(bytes.fromhex(key)) == owner.browser.request(bytes.fromhex(key))
+        assert reader._internal.browser.request(bytes.fromhex(key)) == owner._internal.browser.request(
+            bytes.fromhex(key)
+        )
         assert records(reader, key) == []

@@ -38,7 +38,7 @@ CODE = """
 
     def charged():
         tier = getattr(store_of(cache), "_memory_tier", None)
-        return cache.stats()["bytes"] if tier is None else sum(map(memory_size, tier._young.values()))
+        return cache.stats().bytes if tier is None else sum(map(memory_size, tier._young.values()))
 
     step, found = function if kind == "library" else fetch, {}
     for size, count in ((60, 2000), (900, 2000), (8000, 500)):

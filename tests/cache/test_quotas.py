@@ -22,8 +22,8 @@ def fetch(cache: Cache, name: int, tenant: str, n: int = 4000, **more: Any) -> s
 
 
 def used_bytes(cache: Cache, tenant: str) -> int:
-    found = cache.stats()["tenant_bytes"].get(tenant, 0)
-    assert found == sum(row["size"] for row in cache.entries(tenant=tenant, limit=1000)["rows"])
+    found = cache.stats().tenant_bytes.get(tenant, 0)
+    assert found == sum(row.size for row in cache.entries(tenant=tenant, limit=1000).rows)
     return int(found)
 
 
@@ -39,7 +39,7 @@ def test_the_quota_holds(policy: str, ram_path: Path) -> None:
             cache.check()
             assert used_bytes(cache, "a") > QUOTA // 2
             assert used_bytes(cache, "b") > QUOTA
-            assert cache.stats()["rejected_over_quota"] == 100
+            assert cache.stats().rejected_over_quota == 100
 
 
 def test_its_own_least_valuable_entries_are_evicted_first() -> None:
@@ -51,10 +51,10 @@ def test_its_own_least_valuable_entries_are_evicted_first() -> None:
             fetch(cache, name, "a")
         for name in range(100, 120):
             fetch(cache, name, "a", cost=0.5)
-        costs = sorted((row["cost"] for row in cache.entries(tenant="a")["rows"]), reverse=True)
+        costs = sorted((row.cost for row in cache.entries(tenant="a").rows), reverse=True)
         assert costs[:6] == [10.0, 9.0, 8.0, 7.0, 6.0, 5.0]
         assert costs[-1] == 0.5
-        assert cache.entries(tenant="b")["total"] == 20, "other namespaces keep their entries"
+        assert cache.entries(tenant="b").total == 20, "other namespaces keep their entries"
         cache.check()
 
 
@@ -115,7 +115,7 @@ def test_one_in_sixteen_entries_is_ranked_ahead_and_at_most_64(entries: int, ahe
 
 
 def key_of(cache: Cache, name: int) -> bytes:
-    found = cache.keyed_request(CHAT, request_of(name), namespace="a")
+    found = cache._internal.keyed_request(CHAT, request_of(name), namespace="a")
     assert found is not None
     return found.key.digest
 
@@ -125,7 +125,7 @@ def test_an_answer_above_the_quota_evicts_the_older_one() -> None:
         fetch(cache, 1, "a")
         cache.fetch(CHAT, request_of(1), Upstream()(1, 50_000), namespace="a", refresh=True)
         assert used_bytes(cache, "a") == 0
-        assert cache.stats()["rejected_over_quota"] == 1
+        assert cache.stats().rejected_over_quota == 1
         assert fetch(cache, 1, "b", 50_000) == "miss"
         assert fetch(cache, 1, "b", 50_000) == "hit"
         cache.check()
@@ -141,7 +141,7 @@ def test_a_smaller_quota_after_a_restart(ram_path: Path) -> None:
         assert 0 < used_bytes(cache, "a") <= QUOTA
         store_of(cache).flush()
         cache.check()
-        assert min(row["cost"] for row in cache.entries(tenant="a")["rows"]) > 15.0
+        assert min(row.cost for row in cache.entries(tenant="a").rows) > 15.0
 
 
 def test_check_finds_wrong_sums_and_an_exceeded_quota() -> None:

@@ -150,7 +150,7 @@ def test_entries_and_state_survive(tmp_path: Path) -> None:
         fill(cache, range(300))
         fill(cache, range(290, 300))
         before, seen = residents(cache), admission_of(cache).policy.rows["requests"].sum()
-        assert cache.stats()["evictions"] > 0
+        assert cache.stats().evictions > 0
     with small_cache(path=path, policy="gdsf-cost") as cache:
         assert residents(cache) == before
         assert admission_of(cache).policy.rows["requests"].sum() == seen
@@ -204,7 +204,7 @@ def test_entries_newer_than_the_snapshot_are_settled(tmp_path: Path) -> None:
         snapshot = store.load_snapshot()
     with small_cache(path=path) as cache:
         fill(cache, range(20, 40))
-        cache.forget(cache.fetch(CHAT, request_of(3), Upstream()(3)).key)
+        cache.purge(key=cache.fetch(CHAT, request_of(3), Upstream()(3)).key)
         before = residents(cache)
     with SqliteStore(path, 1 << 20) as store:
         store.apply(snapshot=snapshot).result()  # as if the process had been killed before it wrote the next one
@@ -241,4 +241,4 @@ def test_expired_entries_are_removed(tmp_path: Path) -> None:
         fill(cache, range(10))
     with small_cache(path=path, clock=lambda: 2000.0) as cache:
         cache.check()
-        assert cache.stats()["entries"] == 0 == len(residents(cache))
+        assert cache.stats().entries == 0 == len(residents(cache))

@@ -86,8 +86,8 @@ def test_a_shadow_starts_with_the_entries_of_the_cache(tmp_path: Path) -> None:
         assert {ask(cache, name) for name in range(20)} == {"hit"}
         ask(cache, 20)
         stats = cache.stats()
-        assert "evictions" not in stats
-        assert stats["shadows"] == {"none": 21.0, "lru": 1.0, "lru@2x": 1.0, "gdsf-cost": 1.0}
+        assert stats.evictions == 0
+        assert stats.shadows == {"none": 21.0, "lru": 1.0, "lru@2x": 1.0, "gdsf-cost": 1.0}
         cache.check()
 
 
@@ -98,8 +98,8 @@ def test_what_expired_is_forgotten_by_shadows_too() -> None:
             body = {"model": "m", "messages": [{"role": "user", "content": "?"}]}
             cache.fetch("chat/completions", body, lambda: Reply(b"{}", model="m", cost=1.0))
         stats = cache.stats()
-        assert (stats["hits"], stats["misses"]) == (1, 2)
-        assert stats["shadows"] == {"none": 3.0, "lru": 2.0}
+        assert (stats.hits, stats.misses) == (1, 2)
+        assert stats.shadows == {"none": 3.0, "lru": 2.0}
 
 
 def test_no_shadows() -> None:

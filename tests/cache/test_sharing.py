@@ -45,7 +45,7 @@ for line in sys.stdin:
         store_of(cache).flush()
         print("flushed", flush=True)
     elif word == "owner":
-        print(cache.stats()["owner"], flush=True)
+        print(cache.stats().owner, flush=True)
     elif word == "check":
         cache.check()
         print("checked", flush=True)
@@ -72,7 +72,7 @@ def test_a_reader_reads_and_hands_over(ram_path: Path) -> None:
         cache.maintain()
         answer = cache.fetch(CHAT, request_of(2), Upstream()(2))
         assert (answer.outcome, is_answer(answer.payload, 2)) == ("hit", True)
-        assert cache.stats()["collected"] == 1
+        assert cache.stats().collected == 1
         assert send(child, "fetch 2") == "hit"
         assert send(child, "check") == "checked"
         cache.purge()
@@ -91,7 +91,7 @@ def test_a_reader_in_the_same_process_cannot_purge(ram_path: Path) -> None:
         cache.fetch(CHAT, request_of(1), Upstream()(1))
         store_of(cache).flush()
         with open_cache(path) as reader:
-            assert not reader.stats()["owner"]
+            assert not reader.stats().owner
             assert reader.fetch(CHAT, request_of(1), Upstream()(1)).outcome == "hit"
             with pytest.raises(NotOwner):
                 reader.purge()
@@ -131,7 +131,7 @@ def test_a_reader_becomes_the_owner_when_the_owner_closes(ram_path: Path) -> Non
     owner.fetch(CHAT, request_of(1), Upstream()(1))
     owner.close()
     reader.maintain()
-    assert reader.stats()["owner"]
+    assert reader.stats().owner
     assert reader.fetch(CHAT, request_of(1), Upstream()(1)).outcome == "hit"
     reader.check()
     reader.close()
@@ -143,7 +143,7 @@ def test_a_full_spool_loses_only_the_answer(ram_path: Path) -> None:
         for name in range(40):
             answer = reader.fetch(CHAT, request_of(name), Upstream()(name, 20_000))
             assert is_answer(answer.payload, name)
-        assert reader.stats()["handover_failed"] > 0
+        assert reader.stats().handover_failed > 0
 
 
 def test_a_collected_answer_does_not_replace_a_newer_one(ram_path: Path) -> None:
@@ -178,12 +178,12 @@ def test_a_cache_that_is_not_closed_releases_the_store(ram_path: Path) -> None:
     path = ram_path / "answers.db"
     cache = open_cache(path)
     cache.fetch(CHAT, request_of(1), Upstream()(1))
-    thread = cache._coordinator._thread._thread
+    thread = cache._internal.coordinator._thread._thread
     assert thread
     del cache
     gc.collect()
     with open_cache(path) as cache:
-        assert cache.stats()["owner"]
+        assert cache.stats().owner
         assert cache.fetch(CHAT, request_of(1), Upstream()(1)).outcome == "hit"
         wait_until(lambda: not thread.is_alive(), "the thread")
 
@@ -194,10 +194,10 @@ from tests.support.caches import CHAT, Upstream, admission_of, request_of, small
 cache = small_cache(capacity=2 << 20, path=sys.argv[1])
 cache.fetch(CHAT, request_of(1), Upstream()(1))
 store_of(cache).flush()
-with admission_of(cache).deciding, cache._ledger._lock, cache._engine.single_flight._lock:  # free in the child
+with admission_of(cache).deciding, cache._internal.ledger._lock, cache._engine.single_flight._lock:  # free in the child
     child = os.fork()
 if child == 0:
-    assert not cache.stats()["owner"]
+    assert not cache.stats().owner
     assert cache.fetch(CHAT, request_of(1), Upstream()(1)).outcome == "hit"
     assert cache.fetch(CHAT, request_of(2), Upstream()(2)).outcome == "miss"
     cache.check()
@@ -255,7 +255,7 @@ def test_a_child_becomes_the_owner_when_its_parent_closes(ram_path: Path) -> Non
 
 
 def request_counts(cache: Cache) -> dict[str, float]:
-    return {row["key"]: row["requests"] for row in cache.entries(limit=1000)["rows"]}
+    return {row.key: row.requests for row in cache.entries(limit=1000).rows}
 
 
 def test_hits_of_readers_reach_the_owner(ram_path: Path) -> None:
@@ -266,17 +266,17 @@ def test_hits_of_readers_reach_the_owner(ram_path: Path) -> None:
         store_of(owner).flush()
         for name in (0, 1, 1, 1):
             assert reader.fetch(CHAT, request_of(name), Upstream()(name)).outcome == "hit"
-        paid = owner.stats()["shadows"]["none"]
+        paid = owner.stats().shadows["none"]
         reader.maintain()
         owner.maintain()
         assert [request_counts(owner)[key] for key in keys] == [2, 4, 1]
         stats = owner.stats()
-        assert stats["reported_hits"] == 4
-        assert stats["requests"] == 3, "the ledger counts only its own requests"
-        assert stats["shadows"]["none"] == paid + 4.0
+        assert stats.reported_hits == 4
+        assert stats.requests == 3, "the ledger counts only its own requests"
+        assert stats.shadows["none"] == paid + 4.0
         reader.maintain()
         owner.maintain()
-        assert owner.stats()["reported_hits"] == 4, "reported once"
+        assert owner.stats().reported_hits == 4, "reported once"
         owner.check()
 
 
@@ -288,8 +288,8 @@ def test_a_reader_that_does_not_report_hits(ram_path: Path) -> None:
         assert reader.fetch(CHAT, request_of(1), Upstream()(1)).outcome == "hit"
         reader.maintain()
         owner.maintain()
-        assert "reported_hits" not in owner.stats()
-        assert owner.touch({key: 1}) == 1
+        assert owner.stats().reported_hits == 0
+        assert owner._internal.touch({key: 1}) == 1
 
 
 def test_a_reader_that_leaves_or_takes_over_has_told(ram_path: Path) -> None:
@@ -305,7 +305,7 @@ def test_a_reader_that_leaves_or_takes_over_has_told(ram_path: Path) -> None:
     assert request_counts(owner)[key] == 2
     owner.close()
     successor.maintain()
-    assert successor.stats()["owner"]
+    assert successor.stats().owner
     assert request_counts(successor)[key] == 4
     successor.check()
     successor.close()
@@ -314,23 +314,23 @@ def test_a_reader_that_leaves_or_takes_over_has_told(ram_path: Path) -> None:
 def test_the_number_of_reported_keys_is_bounded(ram_path: Path) -> None:
     path = ram_path / "answers.db"
     with open_cache(path) as owner, open_cache(path) as reader:
-        role = reader._coordinator.role
+        role = reader._internal.coordinator.role
         assert isinstance(role, Reader)
         spool = role.store._spool  # type: ignore[attr-defined]
         bound = store_of(reader).max_counted_keys
         many = {f"{k:064x}": k + 1 for k in range(2 * bound)}
-        assert reader.touch(many) == sum(range(1, bound + 1))
+        assert reader._internal.touch(many) == sum(range(1, bound + 1))
         assert len(role._hits) == bound
         reader.maintain()
         assert 0 < spool.size() <= spool.size_limit
         for _ in range(50):
-            reader.touch(many)
+            reader._internal.touch(many)
             reader.maintain()
         assert spool.size() <= spool.size_limit
         assert len(role._hits) <= bound
         owner.maintain()
         assert spool.size() == 0
-        assert owner.stats()["reported_hits"] == 0, "unknown keys"
+        assert owner.stats().reported_hits == 0, "unknown keys"
         owner.check()
 
 
@@ -338,23 +338,23 @@ def test_damaged_counts_are_dropped(ram_path: Path) -> None:
     path = ram_path / "answers.db"
     with open_cache(path) as owner, open_cache(path) as reader:
         key = owner.fetch(CHAT, request_of(1), Upstream()(1)).key
-        reader.touch({key: 5})
+        reader._internal.touch({key: 5})
         reader.maintain()
         (file,) = Path(f"{path}.spool").glob("*.counts")
         content = bytearray(file.read_bytes())
         content[-1] ^= 1
         file.write_bytes(content)
         owner.maintain()
-        assert owner.stats().get("reported_hits", 0) == 0
+        assert owner.stats().reported_hits == 0
 
 
 def test_touch() -> None:
     with small_cache(policy="gdsf-cost") as cache:
         key = cache.fetch(CHAT, request_of(1), Upstream()(1)).key
-        assert cache.touch({key: 3, "00" * 32: 7}) == 3
+        assert cache._internal.touch({key: 3, "00" * 32: 7}) == 3
         assert request_counts(cache) == {key: 4}
-        assert cache.stats()["requests"] == 1
+        assert cache.stats().requests == 1
         for bad in ({key: -1}, {key: 1.5}, {"no key": 1}):
             with pytest.raises(InvalidInput):
-                cache.touch(bad)  # type: ignore[arg-type]
+                cache._internal.touch(bad)  # type: ignore[arg-type]
         cache.check()

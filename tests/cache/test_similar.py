@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from knapcache import Cache, Reply
@@ -9,14 +11,18 @@ from knapcache.keys import KeyedRequest
 from knapcache.model import Endpoint
 
 
+def body(text: str) -> dict[str, Any]:
+    return {"model": "m", "messages": [{"role": "user", "content": text}]}
+
+
 def keyed(cache: Cache, text: str) -> KeyedRequest:
-    found = cache.keyed_request(Endpoint.CHAT, {"model": "m", "messages": [{"role": "user", "content": text}]})
+    found = cache._internal.keyed_request(Endpoint.CHAT, body(text))
     assert found is not None
     return found
 
 
 def ask(cache: Cache, text: str) -> None:
-    cache.fetch(Endpoint.CHAT, keyed(cache, text), lambda: Reply(b"x" * 100, cost=1.0))
+    cache.fetch(Endpoint.CHAT, body(text), lambda: Reply(b"x" * 100, cost=1.0))
 
 
 @pytest.mark.parametrize("policy", ["gdsf-cost-history", "adaptive"])
@@ -26,11 +32,11 @@ def test_a_newcomer_starts_with_the_count_of_a_request_that_means_the_same(polic
             ask(cache, "popular")
         for text in ("alone", "newcomer"):
             ask(cache, text)
-            cache.forget(keyed(cache, text).key.digest)
-        cache.similar.inherit(keyed(cache, "newcomer").key.digest, keyed(cache, "popular").key.digest)
+            cache.purge(key=keyed(cache, text).key.digest)
+        cache._internal.similar.inherit(keyed(cache, "newcomer").key.digest, keyed(cache, "popular").key.digest)
         for text in ("alone", "newcomer"):
             ask(cache, text)
-        counts = {row["key"]: row["requests"] for row in cache.entries()["rows"]}
+        counts = {row.key: row.requests for row in cache.entries().rows}
         alone, popular, newcomer = (
             counts[keyed(cache, text).key.digest.hex()] for text in ("alone", "popular", "newcomer")
         )
@@ -44,15 +50,15 @@ def test_a_stored_entry_and_an_unknown_key_inherit_nothing() -> None:
         for _ in range(6):
             ask(cache, "popular")
         ask(cache, "other")
-        cache.similar.inherit(keyed(cache, "other").key.digest, keyed(cache, "popular").key.digest)
-        cache.similar.inherit(keyed(cache, "unknown").key.digest, keyed(cache, "popular").key.digest)
-        assert sorted(row["requests"] for row in cache.entries()["rows"]) == [1, 6]
+        cache._internal.similar.inherit(keyed(cache, "other").key.digest, keyed(cache, "popular").key.digest)
+        cache._internal.similar.inherit(keyed(cache, "unknown").key.digest, keyed(cache, "popular").key.digest)
+        assert sorted(row.requests for row in cache.entries().rows) == [1, 6]
 
 
 def test_a_policy_that_does_not_count_inherits_nothing() -> None:
     with Cache("1MB", policy="lru", shadows=()) as cache:
         ask(cache, "a")
-        cache.similar.inherit(keyed(cache, "b").key.digest, keyed(cache, "a").key.digest)
+        cache._internal.similar.inherit(keyed(cache, "b").key.digest, keyed(cache, "a").key.digest)
         cache.check()
 
 
@@ -61,11 +67,11 @@ def test_entries_are_read_without_counting_a_request() -> None:
     with Cache("1MB", policy="lru", shadows=(), ttl=60.0, clock=lambda: now[0]) as cache:
         ask(cache, "a")
         a, b = keyed(cache, "a").key.digest, keyed(cache, "b").key.digest
-        entry = cache.similar.entry(a)
+        entry = cache._internal.similar.entry(a)
         assert entry is not None
         assert entry.key == a
-        assert cache.similar.entry(b) is None
-        assert cache.similar.missing([a, b]) == [b]
-        assert cache.stats()["requests"] == 1
+        assert cache._internal.similar.entry(b) is None
+        assert cache._internal.similar.missing([a, b]) == [b]
+        assert cache.stats().requests == 1
         now[0] += 61.0
-        assert cache.similar.entry(a) is None
+        assert cache._internal.similar.entry(a) is None

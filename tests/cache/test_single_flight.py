@@ -57,17 +57,15 @@ def test_64_threads_one_call() -> None:
         assert {answer.payload for answer in answers} == {payload_of(1)}
         assert sorted(answer.outcome for answer in answers).count("miss") == 1
         stats = cache.stats()
-        assert (stats["requests"], stats["misses"]) == (64, 1)
-        assert stats["cost_saved"] == 63.0
+        assert (stats.requests, stats.misses) == (64, 1)
+        assert stats.cost_saved == 63.0
         cache.check()
 
 
 async def test_500_coroutines_one_call() -> None:
     calls: list[int] = []
     async with small_cache() as cache:
-        answers = await asyncio.gather(
-            *(cache.fetch_async(CHAT, request_of(1), slow_async(1, calls)) for _ in range(500))
-        )
+        answers = await asyncio.gather(*(cache.afetch(CHAT, request_of(1), slow_async(1, calls)) for _ in range(500)))
         assert len(calls) == 1
         assert {answer.payload for answer in answers} == {payload_of(1)}
         assert [answer.outcome for answer in answers].count("miss") == 1
@@ -80,7 +78,7 @@ def test_threads_and_two_event_loops_share_a_call() -> None:
 
         async def many() -> list[Answer]:
             return await asyncio.gather(
-                *(cache.fetch_async(CHAT, request_of(1), slow_async(1, calls, 0.3)) for _ in range(20))
+                *(cache.afetch(CHAT, request_of(1), slow_async(1, calls, 0.3)) for _ in range(20))
             )
 
         kinds = iter(
@@ -95,9 +93,9 @@ def test_threads_and_two_event_loops_share_a_call() -> None:
 async def test_the_call_of_a_cancelled_leader_goes_on_and_is_stored() -> None:
     calls: list[int] = []
     async with small_cache() as cache:
-        leader = asyncio.create_task(cache.fetch_async(CHAT, request_of(1), slow_async(1, calls)))
+        leader = asyncio.create_task(cache.afetch(CHAT, request_of(1), slow_async(1, calls)))
         await asyncio.sleep(0.02)
-        others = [asyncio.create_task(cache.fetch_async(CHAT, request_of(1), slow_async(1, calls))) for _ in range(9)]
+        others = [asyncio.create_task(cache.afetch(CHAT, request_of(1), slow_async(1, calls))) for _ in range(9)]
         await asyncio.sleep(0.02)
         leader.cancel()
         answers = await asyncio.gather(*others)
@@ -111,7 +109,7 @@ async def test_the_call_of_a_cancelled_leader_goes_on_and_is_stored() -> None:
 async def test_a_cancelled_waiter_does_not_affect_others() -> None:
     calls: list[int] = []
     async with small_cache() as cache:
-        tasks = [asyncio.create_task(cache.fetch_async(CHAT, request_of(1), slow_async(1, calls))) for _ in range(10)]
+        tasks = [asyncio.create_task(cache.afetch(CHAT, request_of(1), slow_async(1, calls))) for _ in range(10)]
         await asyncio.sleep(0.02)
         for task in tasks[1::2]:
             task.cancel()
@@ -133,7 +131,7 @@ def test_a_failure_reaches_all_threads_after_one_retry() -> None:
         results = in_threads(32, lambda: cache.fetch(CHAT, request_of(1), failing), 0.1)
         assert all(isinstance(result, ConnectionError) for result in results)
         assert len(calls) == 2
-        assert cache.stats()["failed"] == 32
+        assert cache.stats().failed == 32
         cache.check()
 
 
@@ -146,7 +144,7 @@ async def test_a_failure_reaches_all_coroutines_after_one_retry() -> None:
         raise ConnectionError("no")
 
     async with small_cache() as cache:
-        tasks = [cache.fetch_async(CHAT, request_of(1), failing) for _ in range(100)]
+        tasks = [cache.afetch(CHAT, request_of(1), failing) for _ in range(100)]
         results = await asyncio.gather(*tasks, return_exceptions=True)
         assert all(isinstance(result, ConnectionError) for result in results)
         assert len(calls) == 2
@@ -191,7 +189,7 @@ def test_the_call_of_a_closed_event_loop_is_replaced() -> None:
         joined = threading.Event()
 
         async def leave() -> None:
-            task = asyncio.create_task(cache.fetch_async(CHAT, request_of(1), slow_async(1, calls, 30.0)))
+            task = asyncio.create_task(cache.afetch(CHAT, request_of(1), slow_async(1, calls, 30.0)))
             await asyncio.sleep(0.05)
             joined.set()
             await asyncio.sleep(0.1)
@@ -243,7 +241,7 @@ def test_a_call_that_requests_its_own_key_does_not_wait() -> None:
 async def test_a_blocking_request_in_the_event_loop_of_the_call_does_not_wait() -> None:
     calls: list[int] = []
     async with small_cache(wait=20.0) as cache:
-        task = asyncio.create_task(cache.fetch_async(CHAT, request_of(1), slow_async(1, calls)))
+        task = asyncio.create_task(cache.afetch(CHAT, request_of(1), slow_async(1, calls)))
         await asyncio.sleep(0.02)
         with within(10.0, "a call in the event loop"):
             assert cache.fetch(CHAT, request_of(1), Upstream()(1)).outcome == "miss"
@@ -254,7 +252,7 @@ def test_a_task_cancelled_before_its_start_releases_the_call() -> None:
     calls: list[int] = []
 
     async def main() -> None:
-        leader = asyncio.create_task(cache.fetch_async(CHAT, request_of(1), slow_async(1, calls)))
+        leader = asyncio.create_task(cache.afetch(CHAT, request_of(1), slow_async(1, calls)))
         await asyncio.sleep(0)  # the leader has created its task, which has not begun
         for task in list(cache._engine.leader_tasks._tasks):
             task.cancel()
@@ -264,7 +262,7 @@ def test_a_task_cancelled_before_its_start_releases_the_call() -> None:
     with small_cache() as cache:
         asyncio.run(main())
         assert len(cache._engine.single_flight) == 0
-        assert cache.stats()["failed"] == 1
+        assert cache.stats().failed == 1
         assert calls == []
     gc.collect()
 
@@ -326,13 +324,13 @@ def test_an_answer_stored_between_lookup_and_call_is_not_paid_for_again(monkeypa
 
 
 def keyed(cache: Cache) -> KeyedRequest:
-    found = cache.keyed_request(CHAT, request_of(1))
+    found = cache._internal.keyed_request(CHAT, request_of(1))
     assert found is not None
     return found
 
 
 async def begin(cache: Cache, **options: bool) -> PendingFetch:
-    pending = await cache.begin_async(keyed(cache), **options)
+    pending = await cache._internal.begin_async(keyed(cache), **options)
     assert isinstance(pending, PendingFetch)
     return pending
 
@@ -340,7 +338,7 @@ async def begin(cache: Cache, **options: bool) -> PendingFetch:
 async def test_waiters_get_what_a_begun_fetch_completes_with() -> None:
     async with small_cache() as cache:
         pending = await begin(cache)
-        waiter = asyncio.create_task(cache.begin_async(keyed(cache)))
+        waiter = asyncio.create_task(cache._internal.begin_async(keyed(cache)))
         await asyncio.sleep(0.02)
         assert not waiter.done()
         assert pending.complete(Reply(payload_of(1), "m", cost=1.0), 0.1).outcome == "miss"
@@ -348,14 +346,14 @@ async def test_waiters_get_what_a_begun_fetch_completes_with() -> None:
         assert isinstance(answer, Answer)
         assert (answer.outcome, answer.payload) == ("coalesced", payload_of(1))
         pending.abandon()  # too late: it changes nothing
-        assert (cache.stats()["misses"], cache.stats()["failed"]) == (1, 0)
+        assert (cache.stats().misses, cache.stats().failed) == (1, 0)
         cache.check()
 
 
 async def test_a_waiter_leads_when_a_begun_fetch_is_abandoned() -> None:
     async with small_cache() as cache:
         pending = await begin(cache)
-        waiter = asyncio.create_task(cache.begin_async(keyed(cache)))
+        waiter = asyncio.create_task(cache._internal.begin_async(keyed(cache)))
         await asyncio.sleep(0.02)
         pending.abandon(ConnectionError())
         second = await waiter
@@ -363,7 +361,7 @@ async def test_a_waiter_leads_when_a_begun_fetch_is_abandoned() -> None:
         assert second.leads
         second.complete(Reply(payload_of(1), "m", cost=1.0), 0.1)
         assert cache.fetch(CHAT, request_of(1), Upstream()(1)).outcome == "hit"
-        assert cache.stats()["failed"] == 1
+        assert cache.stats().failed == 1
         cache.check()
 
 
@@ -382,16 +380,16 @@ async def test_a_fetch_that_is_not_stored_has_no_waiters() -> None:
         assert (alone.leads, other.leads) == (False, True)
         alone.complete(Reply(payload_of(1), "m", cost=1.0), 0.1)
         other.complete(Reply(payload_of(1), "m", cost=1.0), 0.1)
-        assert cache.stats()["admitted"] == 1
+        assert cache.stats().admitted == 1
 
 
 async def test_a_refresh_in_flight_is_known() -> None:
     async with small_cache() as cache:
-        assert not cache.refreshing(keyed(cache))
+        assert not cache._internal.refreshing(keyed(cache))
         pending = await begin(cache, refresh=True)
-        assert cache.refreshing(keyed(cache))
+        assert cache._internal.refreshing(keyed(cache))
         pending.abandon()
-        assert not cache.refreshing(keyed(cache))
+        assert not cache._internal.refreshing(keyed(cache))
 
 
 async def test_a_refresh_does_not_join_a_call_that_began_before_it() -> None:

@@ -22,7 +22,7 @@ def fetch_in_thread(cache: Cache, seed: int, until: float) -> None:
         answer = cache.fetch(CHAT, request_of(name), call, refresh=rng.random() < 0.1)
         assert is_answer(answer.payload, name)
         if chance < 0.01:
-            cache.forget(answer.key)
+            cache.purge(key=answer.key)
         elif chance < 0.012:
             cache.maintain()
         elif chance < 0.013:
@@ -39,7 +39,7 @@ async def fetch_and_cancel(cache: Cache, seed: int, until: float) -> None:
             await asyncio.sleep(rng.random() * 0.01)
             return Reply(payload_of(name, rng.randrange(20_000)), cost=1.0)
 
-        assert is_answer((await cache.fetch_async(CHAT, request_of(name), call)).payload, name)
+        assert is_answer((await cache.afetch(CHAT, request_of(name), call)).payload, name)
 
     while time.monotonic() < until:
         tasks = [asyncio.create_task(one()) for _ in range(20)]
@@ -74,7 +74,7 @@ def run_load(path: Path, seconds: float) -> None:
         assert not errors
         cache.check()
         stats = cache.stats()
-        assert min(stats[counter] for counter in ("hits", "coalesced", "misses", "evictions", "recycled_ids")) > 0
+        assert min(stats.hits, stats.coalesced, stats.misses, stats.evictions, stats.recycled_ids) > 0
         assert len(cache._engine.single_flight) == 0
 
 

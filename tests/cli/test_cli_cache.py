@@ -48,7 +48,7 @@ def test_inspect_lists_entries_by_value(policy: str, tmp_path: Path, capsys: pyt
     with cache_at(path, policy) as cache:
         keys = fill(cache)
         cache.maintain()
-        cache._coordinator.store.flush()
+        cache._internal.coordinator.store.flush()
         assert inspect(capsys, path)["entries"] == 10, "the file is in use"
         cache.check()
     found = inspect(capsys, path)
@@ -88,7 +88,7 @@ def test_purge_removes_matching_entries(tmp_path: Path, capsys: pytest.CaptureFi
     path = tmp_path / "answers.db"
     with cache_at(path) as cache:
         keys = fill(cache)
-        cache._coordinator.store.flush()
+        cache._internal.coordinator.store.flush()
         assert main(["purge", str(path), "--all"]) == 2
         assert "use by a running process, which must remove the entries: call Cache.purge" in capsys.readouterr().err
     size = path.stat().st_size
@@ -102,7 +102,7 @@ def test_purge_removes_matching_entries(tmp_path: Path, capsys: pytest.CaptureFi
     assert purge("--model", "m0", "--tenant", "me") == "3"
     assert purge("--older-than", "1h") == "0"
     with cache_at(path) as cache:
-        assert cache.stats()["entries"] == 6
+        assert cache.stats().entries == 6
         cache.check()
     assert purge("--tag", "last", "--tenant", "me") == "0"
     assert purge("--tag", "odd", "--tag", "none") == "1"
@@ -110,7 +110,7 @@ def test_purge_removes_matching_entries(tmp_path: Path, capsys: pytest.CaptureFi
     assert purge("--all") == "1"
     assert path.stat().st_size <= size
     with cache_at(path) as cache:
-        assert cache.stats()["entries"] == 0
+        assert cache.stats().entries == 0
         cache.check()
 
 
@@ -155,7 +155,7 @@ def test_dry_run_shows_what_purge_removes(tmp_path: Path, capsys: pytest.Capture
     with cache_at(path) as cache:
         keys = fill(cache)
         cache.maintain()
-        cache._coordinator.store.flush()
+        cache._internal.coordinator.store.flush()
         assert main(["purge", str(path), "--model", "m0", "--dry-run"]) == 0, "works while the cache is in use"
         text = capsys.readouterr().out
     assert "5 entries would be removed" in text
@@ -204,7 +204,7 @@ def test_the_data_directory_of_a_proxy_and_names_of_tenants(tmp_path: Path, caps
             namespace = authenticator.namespace_of(names["me" if k < 4 else "you"])
             call = lambda: Reply(b"x", "m", cost=1.0)  # noqa: E731
             cache.fetch("chat/completions", {"model": "m", "messages": [k]}, call, namespace=namespace)
-        cache._coordinator.store.flush()
+        cache._internal.coordinator.store.flush()
         assert main(["purge", "--config", str(config), "--tenant", "bob", "--model", "m"]) == 2
         call_of_the_api = """--json '{"model": "m", "tenant": "bob"}' http://127.0.0.1:8080/admin/v1/purge"""
         assert call_of_the_api in capsys.readouterr().err
@@ -259,7 +259,7 @@ def test_the_wrong_secret_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixt
     secret.write_bytes(b"sixteen bytes or more\n")
     with cache_at(path, secret=b"sixteen bytes or more") as cache:
         fill(cache)
-        cache._coordinator.store.flush()
+        cache._internal.coordinator.store.flush()
         assert main(["inspect", str(path)]) == 2  # in use or not
         assert capsys.readouterr() == ("", f"knapcache: error: {path} was written under a secret, and none was given\n")
     before, wrong = path.read_bytes(), tmp_path / "wrong"

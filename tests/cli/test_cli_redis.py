@@ -69,7 +69,7 @@ def ask(cache: Cache, k: int) -> Answer:
 
 
 def store_of(cache: Cache) -> RedisStore:
-    store = cache._coordinator.store
+    store = cache._internal.coordinator.store
     assert isinstance(store, RedisStore)
     return store
 
@@ -114,7 +114,7 @@ def test_a_cache_goes_from_a_data_directory_to_an_engine_and_back(
     with cache_at(folder / FILE_NAME) as running:
         fill(running)
         running.maintain()
-        running._coordinator.store.flush()
+        running._internal.coordinator.store.flush()
         assert copy(capsys, folder, url, file) == "10 entries imported."  # the source is in use
         running.check()
         before = rows(capsys, folder)
@@ -153,7 +153,7 @@ def test_an_owner_of_a_shared_store_counts_the_imported_requests(
 
 
 def counts_of(cache: Cache) -> list[int]:
-    return sorted(round(row["requests"]) for row in cache.entries()["rows"])
+    return sorted(round(row.requests) for row in cache.entries().rows)
 
 
 def test_newer_entries_of_the_target_stay_and_expired_ones_are_not_copied(
@@ -162,7 +162,7 @@ def test_newer_entries_of_the_target_stay_and_expired_ones_are_not_copied(
     now = time.time()
     with cache_at(folder / FILE_NAME, clock=lambda: now - 100.0) as old:
         fill(old)
-        old.get_or_call("short-lived", lambda: 1, ttl=50.0)
+        old.cached(name="short-lived", ttl=50.0)(lambda: 1)()
     with cache_at(url, clock=lambda: now - 200.0) as older:
         outcomes(older, 3)
     with cache_at(url) as newer:
@@ -171,7 +171,7 @@ def test_newer_entries_of_the_target_stay_and_expired_ones_are_not_copied(
     assert text == "8 entries imported; left out: 2 as new or newer in the cache."
     with cache_at(url) as cache:
         assert outcomes(cache) == ["hit"] * 10
-        assert cache.stats()["entries"] == 10
+        assert cache.stats().entries == 10
         cache.check()
     before = rows(capsys, url)
     again = copy(capsys, folder, url, tmp_path / "entries.jsonl")
@@ -231,7 +231,7 @@ def test_inspect_shows_the_engine_and_does_not_become_the_owner(
     with cache_at(url) as cache:
         fill(cache)
         cache.maintain()
-        cache._coordinator.store.flush()
+        cache._internal.coordinator.store.flush()
         text = run(capsys, "inspect", url)
         assert "owned by a process" in text
         assert "one server, no replica, 1 shard," in text
@@ -273,7 +273,7 @@ def test_purge_on_a_url_without_an_owner(url: str, capsys: pytest.CaptureFixture
     assert "1 entry removed" in run(capsys, "purge", url, "--key", key)
     assert "0 entries removed" in run(capsys, "purge", url, "--model", "other")
     with cache_at(url) as cache:
-        assert cache.stats()["entries"] == 9
+        assert cache.stats().entries == 9
         cache.check()
     assert "9 entries removed" in run(capsys, "purge", url, "--all")
 
@@ -288,7 +288,7 @@ def test_purge_on_a_url_in_use_is_made_by_its_owner(
         key = bytes.fromhex(ask(reader, 9).key)  # its near cache has the entry
         assert (owner.owner, reader.owner) == (True, False)
         assert "10 entries removed" in run(capsys, "purge", "--config", config, "--all")
-        assert (owner.owner, owner.stats()["entries"]) == (True, 0)
+        assert (owner.owner, owner.stats().entries) == (True, 0)
         wait_until(lambda: store_of(reader).get_nowait(key) is NOT_IN_MEMORY, "the purge in the near cache", 5.0)
         assert ask(reader, 9).outcome == "miss"
         owner.check()

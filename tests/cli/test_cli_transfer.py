@@ -70,9 +70,9 @@ def test_entries_move_to_a_cache_with_another_secret(
     source, target, file = tmp_path / "source.db", tmp_path / "target.db", tmp_path / "entries.jsonl"
     with cache_at(source, secret=SECRET) as cache:
         fill(cache)
-        cache._coordinator.store.flush()
+        cache._internal.coordinator.store.flush()
         lines = exported(source, capsys, file, "--secret-file", secrets[0])  # while it is in use
-        rows = {(row["tenant"], row["cost"]): row for row in cache.entries()["rows"]}
+        rows = {(row.tenant, row.cost): row for row in cache.entries().rows}
     assert lines[0]["format"] == "knapcache entries"
     assert len(lines) == 11
     with cache_at(target, "4MiB", secret=OTHER) as cache:
@@ -82,11 +82,11 @@ def test_entries_move_to_a_cache_with_another_secret(
     assert "9 entries imported; left out: 1 as new or newer in the cache." in capsys.readouterr().out
     with cache_at(target, "4MiB", secret=OTHER) as cache:
         cache.check()
-        found = {(row["tenant"], row["cost"]): row for row in cache.entries()["rows"]}
+        found = {(row.tenant, row.cost): row for row in cache.entries().rows}
         for name, row in found.items():
-            if row["cost"] != 1.0 or row["tags"]:
+            if row.cost != 1.0 or row.tags:
                 same = ("model", "tags", "system", "requests", "seconds")
-                assert {each: row[each] for each in same} == {each: rows[name][each] for each in same}
+                assert [getattr(row, each) for each in same] == [getattr(rows[name], each) for each in same]
         for k in range(10):
             only = cache.fetch(
                 "chat/completions", request_of(k), partial(reply_of, k), namespace="ab"[k > 4], only_cached=True
@@ -116,7 +116,7 @@ def test_filters_and_a_new_file(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main([*new, "--capacity", "2MiB"]) == 2
     with Cache("2MiB", path=target, cost="seconds", shadows=()) as cache:
         cache.check()
-        assert {row["tenant"] for row in cache.entries()["rows"]} == {"c"}
+        assert {row.tenant for row in cache.entries().rows} == {"c"}
         answer = cache.fetch("chat/completions", request_of(5), partial(reply_of, 5), namespace="c", only_cached=True)
         assert answer.payload == reply_of(5).payload
 
@@ -125,7 +125,7 @@ def test_the_capacity_of_the_target_holds(tmp_path: Path, capsys: pytest.Capture
     source, target, file = tmp_path / "source.db", tmp_path / "target.db", tmp_path / "entries.jsonl"
     with cache_at(source, "8MiB") as cache:
         fill(cache, 20, 30_000)
-        assert cache.stats()["entries"] == 20
+        assert cache.stats().entries == 20
     exported(source, capsys, file)
     with cache_at(target, "1MiB"):
         pass
@@ -133,8 +133,8 @@ def test_the_capacity_of_the_target_holds(tmp_path: Path, capsys: pytest.Capture
     with cache_at(target, "1MiB") as cache:
         cache.check()
         stats = cache.stats()
-        assert 0 < stats["bytes"] <= stats["capacity"]
-        kept = [row["cost"] for row in cache.entries()["rows"]]
+        assert 0 < stats.bytes <= stats.capacity
+        kept = [row.cost for row in cache.entries().rows]
         assert max(kept) == 20.0, "the most valuable entries are kept"
         assert 1.0 not in kept
 
@@ -171,7 +171,7 @@ def test_a_cache_is_copied_through_a_pipe_to_a_new_data_directory(tmp_path: Path
     source, target = tmp_path / "source.db", tmp_path / "new"
     with Cache("4MiB", path=source, cost="seconds", shadows=()) as cache:
         fill(cache)
-        rows = {row["cost"]: row["requests"] for row in cache.entries()["rows"]}
+        rows = {row.cost: row.requests for row in cache.entries().rows}
     target.mkdir(mode=0o700)
     command = f"{sys.executable} -m knapcache"
     done = subprocess.run(
@@ -181,7 +181,7 @@ def test_a_cache_is_copied_through_a_pipe_to_a_new_data_directory(tmp_path: Path
     assert done.stdout == "10 entries imported.\n", done.stderr
     assert (target / "secret").stat().st_mode & 0o777 == 0o600
     with Cache("4MiB", path=target / "cache.sqlite", cost="seconds", shadows=(), secret=server_secret(target)) as cache:
-        assert {row["cost"]: row["requests"] for row in cache.entries()["rows"]} == pytest.approx(rows, rel=1e-3)
+        assert {row.cost: row.requests for row in cache.entries().rows} == pytest.approx(rows, rel=1e-3)
         cache.check()
 
 
@@ -210,9 +210,9 @@ def test_entries_go_to_the_tenant_of_the_same_name(
     assert main(["import", str(tmp_path / "entries.jsonl"), str(second)]) == 0
     alice = principal_namespace(secrets[1], "tenant", "alice")
     with cache_at(second / "cache.sqlite", secret=secrets[1]) as cache:
-        found = sorted(row["tenant"] for row in cache.entries()["rows"])
+        found = sorted(row.tenant for row in cache.entries().rows)
         assert found == sorted([alice, alice] + (["0" * 32] if options == ["--config"] else []))
-        assert cache.lookup("chat/completions", request_of(1), namespace=alice).hit is not None
+        assert cache.get("chat/completions", request_of(1), namespace=alice) is not None
 
 
 def test_entries_are_handed_over_to_a_running_proxy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -252,18 +252,18 @@ def test_imported_requests_are_neither_savings_nor_requests_of_today(
         assert main(["import", str(file), str(later)]) == 0
         for folder in (tmp_path / "running", later):
             with RunningProxy(folder, upstream.openai_url, **settings) as running:
-                cache = running.proxy.cache
+                live = running.proxy.cache
                 if folder != later:
                     assert main(["import", str(file), str(folder)]) == 0
-                    cache.maintain()
-                    assert sorted(row["requests"] for row in cache.entries()["rows"]) == [1, 2, 3, 4]
-                assert cache.stats()["entries"] == 4
-                assert cache.stats()["shadows"] == dict.fromkeys(("none", *shadows), 0.0)
-                assert "reported_hits" not in cache.stats()
+                    live.maintain()
+                    assert sorted(row["requests"] for row in live.entries()["rows"]) == [1, 2, 3, 4]
+                assert live.stats()["entries"] == 4
+                assert live.stats()["shadows"] == dict.fromkeys(("none", *shadows), 0.0)
+                assert "reported_hits" not in live.stats()
                 summary = httpx.get(f"{running.url}/admin/v1/summary", headers=admin).raise_for_status().json()
                 today = summary["today"]
                 assert (today["requests"], today["cost_saved"], today["would"]) == (0, 0.0, {"none": 0.0})
-                cache.check()
+                live.check()
 
 
 def test_an_import_beside_the_owner_is_fast_and_counts_what_is_stored(
@@ -279,5 +279,5 @@ def test_an_import_beside_the_owner_is_fast_and_counts_what_is_stored(
         assert main(["import", str(tmp_path / "entries.jsonl"), str(tmp_path / "target.db")]) == 0
         check_seconds(time.monotonic() - start, 30.0, "an import of 400 entries")
         assert "400 entries imported through the process that uses the cache." in capsys.readouterr().out
-        assert owner.stats()["entries"] == 400
+        assert owner.stats().entries == 400
         owner.check()

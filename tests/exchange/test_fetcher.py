@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from knapcache import Answer, Cache
+from knapcache.cache.cache import internal_of
+from knapcache.cache.internal import InternalCache
 from knapcache.errors import UpstreamFailed
 from knapcache.exchange.fetched import Fetched, LiveStream
 from knapcache.exchange.fetcher import Fetcher
@@ -30,10 +32,11 @@ from tests.support.caches import store_of
 
 
 @pytest.fixture
-def cache() -> Iterator[Cache]:
-    with Cache("4MB", policy="lru", shadows=()) as cache:
+def cache() -> Iterator[InternalCache]:
+    with Cache("4MB", policy="lru", shadows=()) as opened:
+        cache = internal_of(opened)
         yield cache
-        assert len(cache._engine.single_flight) == 0, "a flight was not ended"
+        assert len(cache.engine.single_flight) == 0, "a flight was not ended"
         cache.check()
 
 
@@ -60,7 +63,7 @@ async def waiter(fetcher: Fetcher, provider: Provider, **body: Any) -> asyncio.T
     return task
 
 
-async def test_a_plain_answer_is_returned_before_it_is_stored(cache: Cache) -> None:
+async def test_a_plain_answer_is_returned_before_it_is_stored(cache: InternalCache) -> None:
     fetcher, provider = Fetcher(cache), Provider(plain())
     first = await fetch(fetcher, provider)
     second = await waiter(fetcher, provider)
@@ -75,7 +78,7 @@ async def test_a_plain_answer_is_returned_before_it_is_stored(cache: Cache) -> N
     assert len(provider.requests) == 1
 
 
-async def test_headers_of_one_client_are_not_stored(cache: Cache) -> None:
+async def test_headers_of_one_client_are_not_stored(cache: InternalCache) -> None:
     fetcher, provider = Fetcher(cache), Provider(plain())
     first = await fetch(fetcher, provider)
     await first.finish()
@@ -89,7 +92,7 @@ async def test_headers_of_one_client_are_not_stored(cache: Cache) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("upstream", "found"), [("local", "simulated"), ("https://a.test", None)])
 async def test_dollars_of_the_embedded_model_are_marked(
-    cache: Cache, upstream: str, found: str | None, stream: bool
+    cache: InternalCache, upstream: str, found: str | None, stream: bool
 ) -> None:
     fetcher, provider = Fetcher(cache), Provider(ScriptedResponse(200, SSE, *blocks_of()) if stream else plain())
     asked = exchange(stream=stream)._replace(context={"upstream": upstream})
@@ -104,7 +107,7 @@ async def test_dollars_of_the_embedded_model_are_marked(
     assert "x-knapcache-saved-usd" in headers
 
 
-async def test_a_stream_ends_after_it_is_stored(cache: Cache) -> None:
+async def test_a_stream_ends_after_it_is_stored(cache: InternalCache) -> None:
     fetcher, provider = Fetcher(cache), Provider(ScriptedResponse(200, SSE, *blocks_of()))
     first = await fetch(fetcher, provider, stream=True)
     second = await waiter(fetcher, provider, stream=True)
@@ -131,7 +134,9 @@ async def stored_stream(fetcher: Fetcher, provider: Provider) -> Answer:
 
 
 @pytest.mark.parametrize("form", [{}, {"stream": True}, ASKED], ids=str)
-async def test_a_stored_stream_is_compact_and_replayed_byte_for_byte(cache: Cache, form: dict[str, Any]) -> None:
+async def test_a_stored_stream_is_compact_and_replayed_byte_for_byte(
+    cache: InternalCache, form: dict[str, Any]
+) -> None:
     sent = blocks_of(LONG)
     fetcher, provider = Fetcher(cache), Provider(ScriptedResponse(200, SSE, *sent))
     answer = await stored_stream(fetcher, provider)
@@ -147,7 +152,7 @@ async def test_a_stored_stream_is_compact_and_replayed_byte_for_byte(cache: Cach
     assert len(provider.requests) == 1
 
 
-async def test_a_compact_stream_that_is_long_when_expanded_is_expanded_elsewhere(cache: Cache) -> None:
+async def test_a_compact_stream_that_is_long_when_expanded_is_expanded_elsewhere(cache: InternalCache) -> None:
     offloaded: list[Any] = []
 
     async def offload(work: Callable[[], Any]) -> Any:
@@ -165,7 +170,7 @@ async def test_a_compact_stream_that_is_long_when_expanded_is_expanded_elsewhere
     assert len(offloaded) == calls + 1
 
 
-async def test_a_damaged_stream_is_fetched_again(cache: Cache) -> None:
+async def test_a_damaged_stream_is_fetched_again(cache: InternalCache) -> None:
     fetcher, provider = Fetcher(cache), Provider(ScriptedResponse(200, SSE, *blocks_of(LONG)))
     answer = await stored_stream(fetcher, provider)
     store = store_of(cache)
@@ -177,7 +182,7 @@ async def test_a_damaged_stream_is_fetched_again(cache: Cache) -> None:
     assert outcome(await fetch(fetcher, provider, **ASKED)) == "hit"
 
 
-async def test_a_block_is_forwarded_when_it_arrives(cache: Cache, gate: asyncio.Event) -> None:
+async def test_a_block_is_forwarded_when_it_arrives(cache: InternalCache, gate: asyncio.Event) -> None:
     first, *rest = blocks_of()
     provider = Provider(ScriptedResponse(200, SSE, first, gate, *rest))
     fetched = await fetch(Fetcher(cache), provider, stream=True)
@@ -188,7 +193,9 @@ async def test_a_block_is_forwarded_when_it_arrives(cache: Cache, gate: asyncio.
 
 @pytest.mark.parametrize("finish_abandoned", [True, False])
 @pytest.mark.parametrize("read", [0, 1])
-async def test_an_abandoned_stream_is_stored_or_aborted(cache: Cache, finish_abandoned: bool, read: int) -> None:
+async def test_an_abandoned_stream_is_stored_or_aborted(
+    cache: InternalCache, finish_abandoned: bool, read: int
+) -> None:
     response = ScriptedResponse(200, SSE, *blocks_of())
     fetcher, provider = Fetcher(cache, finish_abandoned=finish_abandoned), Provider(response, plain())
     first = await fetch(fetcher, provider, stream=True)
@@ -206,7 +213,7 @@ async def test_an_abandoned_stream_is_stored_or_aborted(cache: Cache, finish_aba
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_aborting_releases_the_waiters(cache: Cache, stream: bool) -> None:
+async def test_aborting_releases_the_waiters(cache: InternalCache, stream: bool) -> None:
     response = ScriptedResponse(200, SSE, *blocks_of()) if stream else plain()
     fetcher, provider = Fetcher(cache), Provider(response, plain())
     first = await fetch(fetcher, provider, stream=stream)
@@ -219,7 +226,7 @@ async def test_aborting_releases_the_waiters(cache: Cache, stream: bool) -> None
 
 
 @pytest.mark.parametrize("read", [True, False])
-async def test_a_cancelled_leader_releases_the_waiters(cache: Cache, gate: asyncio.Event, read: bool) -> None:
+async def test_a_cancelled_leader_releases_the_waiters(cache: InternalCache, gate: asyncio.Event, read: bool) -> None:
     response = ScriptedResponse(200, SSE if read else JSON, *(blocks_of()[:1] if read else []), gate)
     fetcher, provider = Fetcher(cache), Provider(response, plain())
 
@@ -239,7 +246,7 @@ async def test_a_cancelled_leader_releases_the_waiters(cache: Cache, gate: async
     assert (outcome(served), response.closed) == ("miss", True)
 
 
-async def test_a_provider_that_fails_is_tried_again_for_a_waiter(cache: Cache, gate: asyncio.Event) -> None:
+async def test_a_provider_that_fails_is_tried_again_for_a_waiter(cache: InternalCache, gate: asyncio.Event) -> None:
     broken = ScriptedResponse(200, JSON, gate, failure())
     fetcher, provider = Fetcher(cache), Provider(broken, plain())
     first = asyncio.create_task(fetch(fetcher, provider))
@@ -253,7 +260,7 @@ async def test_a_provider_that_fails_is_tried_again_for_a_waiter(cache: Cache, g
     assert (outcome(served), broken.closed, cache.stats()["failed"]) == ("miss", True, 1)
 
 
-async def test_a_stream_that_breaks_off_raises_and_is_not_stored(cache: Cache) -> None:
+async def test_a_stream_that_breaks_off_raises_and_is_not_stored(cache: InternalCache) -> None:
     provider = Provider(ScriptedResponse(200, SSE, blocks_of()[0], failure()))
     fetched = await fetch(Fetcher(cache), provider, stream=True)
     assert await anext(live(fetched))
@@ -264,7 +271,7 @@ async def test_a_stream_that_breaks_off_raises_and_is_not_stored(cache: Cache) -
     assert cache.stats()["admitted"] == 0
 
 
-async def test_a_truncated_stream_is_forwarded_and_not_stored(cache: Cache) -> None:
+async def test_a_truncated_stream_is_forwarded_and_not_stored(cache: InternalCache) -> None:
     fetcher, provider = Fetcher(cache), Provider(ScriptedResponse(200, SSE, *blocks_of()[:-1]))
     fetched = await fetch(fetcher, provider, stream=True)
     second = await waiter(fetcher, provider, stream=True)
@@ -276,7 +283,7 @@ async def test_a_truncated_stream_is_forwarded_and_not_stored(cache: Cache) -> N
 
 
 @pytest.mark.parametrize("status", [400, 429, 500])
-async def test_errors_go_to_all_waiters_and_are_not_stored(cache: Cache, status: int) -> None:
+async def test_errors_go_to_all_waiters_and_are_not_stored(cache: InternalCache, status: int) -> None:
     fetcher, provider = Fetcher(cache), Provider(ScriptedResponse(status, JSON, b'{"error": {"message": "no"}}'))
     first = await fetch(fetcher, provider)
     second = await waiter(fetcher, provider)
@@ -288,7 +295,7 @@ async def test_errors_go_to_all_waiters_and_are_not_stored(cache: Cache, status:
 
 @pytest.mark.parametrize("body", [{}, {"stream": True, "stream_options": {"include_usage": True}}])
 async def test_a_refused_request_to_which_nothing_was_added_is_not_sent_again(
-    cache: Cache, body: dict[str, Any]
+    cache: InternalCache, body: dict[str, Any]
 ) -> None:
     provider = Provider(ScriptedResponse(400, JSON, b'{"error": {"message": "no"}}'))
     fetched = await fetch(Fetcher(cache), provider, **body)
@@ -297,7 +304,7 @@ async def test_a_refused_request_to_which_nothing_was_added_is_not_sent_again(
     assert len(provider.requests) == 1
 
 
-async def test_a_provider_without_stream_options_is_asked_once(cache: Cache) -> None:
+async def test_a_provider_without_stream_options_is_asked_once(cache: InternalCache) -> None:
     refused = ScriptedResponse(400, JSON, b'{"error": {"message": "unknown field"}}')
     streams = [ScriptedResponse(200, SSE, *blocks_of(usage=False)) for _ in range(2)]
     fetcher, provider = Fetcher(cache), Provider(refused, streams[0], streams[1])
@@ -307,7 +314,9 @@ async def test_a_provider_without_stream_options_is_asked_once(cache: Cache) -> 
 
 
 @pytest.mark.parametrize("status", [400, 422])
-async def test_a_request_that_is_wrong_in_itself_does_not_stop_asking_for_usage(cache: Cache, status: int) -> None:
+async def test_a_request_that_is_wrong_in_itself_does_not_stop_asking_for_usage(
+    cache: InternalCache, status: int
+) -> None:
     wrong = [ScriptedResponse(status, JSON, b'{"error": {"message": "unknown model"}}') for _ in range(2)]
     fetcher, provider = Fetcher(cache), Provider(*wrong, ScriptedResponse(200, SSE, *blocks_of()))
     refused = await fetch(fetcher, provider, stream=True, n=1)
@@ -319,7 +328,7 @@ async def test_a_request_that_is_wrong_in_itself_does_not_stop_asking_for_usage(
     assert answer.bill.usd
 
 
-async def test_a_stored_answer_that_lacks_usage_is_fetched_again_once(cache: Cache) -> None:
+async def test_a_stored_answer_that_lacks_usage_is_fetched_again_once(cache: InternalCache) -> None:
     stream = ScriptedResponse(200, SSE, *blocks_of(usage=False))
     fetcher, provider = Fetcher(cache, ask_usage=False), Provider(stream, plain())
     await (await fetch(fetcher, provider, stream=True)).drain()
@@ -332,7 +341,7 @@ async def test_a_stored_answer_that_lacks_usage_is_fetched_again_once(cache: Cac
     assert len(provider.requests) == 2
 
 
-async def test_requests_without_a_key_are_left_to_the_caller(cache: Cache) -> None:
+async def test_requests_without_a_key_are_left_to_the_caller(cache: InternalCache) -> None:
     fetcher, provider = Fetcher(cache), Provider(plain())
     for headers, status in (({}, None), ({"cache-control": "only-if-cached"}, 504)):
         fetched = await fetcher.fetch(exchange(headers, messages=[1e400]), "provider", provider.send)
@@ -341,7 +350,7 @@ async def test_requests_without_a_key_are_left_to_the_caller(cache: Cache) -> No
     assert cache.stats()["bypasses"] == 2
 
 
-def test_blocking_callers_run_the_same_coroutine(cache: Cache) -> None:
+def test_blocking_callers_run_the_same_coroutine(cache: InternalCache) -> None:
     fetcher = Fetcher(cache, blocking=True)
     provider = Provider(ScriptedResponse(200, SSE, *blocks_of()))
 

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from knapcache import Cache
+from knapcache.cache.cache import internal_of
+from knapcache.cache.internal import InternalCache
 from knapcache.cache.values import SimilarMatch
 from knapcache.exchange.exchange import Exchange
 from knapcache.exchange.fetched import Fetched
@@ -39,14 +41,15 @@ class Finder:
 
 
 @pytest.fixture
-def cache() -> Iterator[Cache]:
-    with Cache("4MB", policy="gdsf-cost", shadows=()) as cache:
+def cache() -> Iterator[InternalCache]:
+    with Cache("4MB", policy="gdsf-cost", shadows=()) as opened:
+        cache = internal_of(opened)
         yield cache
-        assert len(cache._engine.single_flight) == 0, "a flight was not ended"
+        assert len(cache.engine.single_flight) == 0, "a flight was not ended"
         cache.check()
 
 
-async def stored(cache: Cache, provider: Provider) -> Entry:
+async def stored(cache: InternalCache, provider: Provider) -> Entry:
     fetched = await Fetcher(cache).fetch(exchange(), "provider", provider.send)
     assert fetched is not None
     (answer,) = await fetched.finish()
@@ -59,13 +62,13 @@ def similar(finder: Finder, **body: Any) -> Exchange:
     return exchange(messages=OTHER, **body)._replace(finder=finder)
 
 
-async def fetch(cache: Cache, provider: Provider, asked: Exchange) -> Fetched:
+async def fetch(cache: InternalCache, provider: Provider, asked: Exchange) -> Fetched:
     fetched = await Fetcher(cache).fetch(asked, "provider", provider.send)
     assert fetched is not None
     return fetched
 
 
-async def test_the_entry_of_another_question_answers(cache: Cache) -> None:
+async def test_the_entry_of_another_question_answers(cache: InternalCache) -> None:
     provider = Provider(plain())
     entry = await stored(cache, provider)
     fetched = await fetch(cache, provider, similar(Finder(entry)))
@@ -80,7 +83,7 @@ async def test_the_entry_of_another_question_answers(cache: Cache) -> None:
     assert (stats["requests"], stats["similar"], stats["misses"], stats["hits"]) == (2, 1, 1, 0)
 
 
-async def test_the_policy_counts_a_request_for_the_entry_that_answered(cache: Cache) -> None:
+async def test_the_policy_counts_a_request_for_the_entry_that_answered(cache: InternalCache) -> None:
     provider = Provider(plain())
     entry = await stored(cache, provider)
     (before,) = cache.entries()["rows"]
@@ -89,7 +92,7 @@ async def test_the_policy_counts_a_request_for_the_entry_that_answered(cache: Ca
     assert after["requests"] == before["requests"] + 1
 
 
-async def test_requests_that_wait_get_the_same_answer_and_its_headers(cache: Cache) -> None:
+async def test_requests_that_wait_get_the_same_answer_and_its_headers(cache: InternalCache) -> None:
     provider = Provider(plain())
     finder = Finder(await stored(cache, provider), wait=0.05)
     found = await asyncio.gather(*(fetch(cache, provider, similar(finder)) for _ in range(5)))
@@ -98,14 +101,14 @@ async def test_requests_that_wait_get_the_same_answer_and_its_headers(cache: Cac
     assert (finder.asked, len(provider.requests), cache.stats()["similar"]) == (1, 1, 5)
 
 
-async def test_it_is_served_as_a_stream(cache: Cache) -> None:
+async def test_it_is_served_as_a_stream(cache: InternalCache) -> None:
     provider = Provider(plain())
     fetched = await fetch(cache, provider, similar(Finder(await stored(cache, provider)), stream=True))
     assert b"[DONE]" in b"".join(fetched.body)  # type: ignore[arg-type]
     assert dict(fetched.headers)["x-knapcache"] == "similar"
 
 
-async def test_without_a_match_the_request_is_sent(cache: Cache) -> None:
+async def test_without_a_match_the_request_is_sent(cache: InternalCache) -> None:
     provider = Provider(plain(), plain())
     await stored(cache, provider)
     fetched = await fetch(cache, provider, similar(Finder(None)))
@@ -113,7 +116,7 @@ async def test_without_a_match_the_request_is_sent(cache: Cache) -> None:
     await fetched.finish()
 
 
-async def test_a_hit_and_a_refresh_do_not_look_for_another_question(cache: Cache) -> None:
+async def test_a_hit_and_a_refresh_do_not_look_for_another_question(cache: InternalCache) -> None:
     provider = Provider(plain(), plain())
     finder = Finder(await stored(cache, provider))
     hit = await fetch(cache, provider, exchange()._replace(finder=finder))
@@ -124,6 +127,6 @@ async def test_a_hit_and_a_refresh_do_not_look_for_another_question(cache: Cache
     assert finder.asked == 0
 
 
-async def test_a_finder_that_fails_releases_the_waiters(cache: Cache) -> None:
+async def test_a_finder_that_fails_releases_the_waiters(cache: InternalCache) -> None:
     with pytest.raises(RuntimeError, match="broken"):
         await fetch(cache, Provider(plain()), similar(Finder(None, error=RuntimeError("broken"))))

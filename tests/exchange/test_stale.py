@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from knapcache import Answer, Cache
+from knapcache.cache.cache import internal_of
+from knapcache.cache.internal import InternalCache
 from knapcache.errors import UpstreamFailed
 from knapcache.exchange.exchange import Exchange
 from knapcache.exchange.fetcher import Fetcher
@@ -32,15 +34,16 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def cache(clock: Clock) -> Iterator[Cache]:
-    with Cache("4MB", policy="lru", shadows=(), ttl=TTL, clock=clock) as cache:
+def cache(clock: Clock) -> Iterator[InternalCache]:
+    with Cache("4MB", policy="lru", shadows=(), ttl=TTL, clock=clock) as opened:
+        cache = internal_of(opened)
         yield cache
-        assert len(cache._engine.single_flight) == 0, "a flight was not ended"
+        assert len(cache.engine.single_flight) == 0, "a flight was not ended"
         cache.check()
 
 
 @pytest.fixture
-def stale(cache: Cache) -> StaleFetcher:
+def stale(cache: InternalCache) -> StaleFetcher:
     return StaleFetcher(Fetcher(cache), cache, ttl=TTL, while_revalidate=WHILE_REVALIDATE, if_error=IF_ERROR)
 
 
@@ -54,7 +57,7 @@ async def served(stale: StaleFetcher, provider: Provider, request: Exchange | No
 
 
 async def test_a_stale_answer_is_served_and_refreshed_in_the_background(
-    stale: StaleFetcher, clock: Clock, cache: Cache
+    stale: StaleFetcher, clock: Clock, cache: InternalCache
 ) -> None:
     provider = Provider(plain("old"), plain("new"))
     assert (await served(stale, provider))[0] == "miss"
@@ -71,7 +74,7 @@ async def test_a_stale_answer_is_served_and_refreshed_in_the_background(
 
 
 async def test_concurrent_stale_requests_start_one_refresh(
-    stale: StaleFetcher, clock: Clock, cache: Cache, gate: asyncio.Event
+    stale: StaleFetcher, clock: Clock, cache: InternalCache, gate: asyncio.Event
 ) -> None:
     provider = Provider(plain("old"), ScriptedResponse(200, JSON, gate, failure()), plain("new"))
     await served(stale, provider)
@@ -90,7 +93,7 @@ async def test_concurrent_stale_requests_start_one_refresh(
     assert b"new" in (await served(stale, provider))[1]
 
 
-async def test_a_stream_is_refreshed_to_its_end_though_nobody_reads_it(clock: Clock, cache: Cache) -> None:
+async def test_a_stream_is_refreshed_to_its_end_though_nobody_reads_it(clock: Clock, cache: InternalCache) -> None:
     fetcher = Fetcher(cache, finish_abandoned=False)
     stale = StaleFetcher(fetcher, cache, ttl=TTL, while_revalidate=WHILE_REVALIDATE, if_error=IF_ERROR)
     provider = Provider(*(ScriptedResponse(200, SSE, *blocks_of(text)) for text in ("old", "new")))
@@ -128,7 +131,7 @@ async def test_errors_of_the_request_are_passed_on(stale: StaleFetcher, clock: C
     assert fetched.status == 404
 
 
-async def test_after_the_window_failures_are_raised(cache: Cache, clock: Clock) -> None:
+async def test_after_the_window_failures_are_raised(cache: InternalCache, clock: Clock) -> None:
     stale = StaleFetcher(Fetcher(cache), cache, ttl=TTL, while_revalidate=60.0, if_error=1.0)
     provider = Provider(plain("old"), failure())
     await served(stale, provider)

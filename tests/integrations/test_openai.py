@@ -207,7 +207,7 @@ def test_requests_without_a_key_are_sent(sdk: openai.OpenAI, upstream: FakeUpstr
         answer = sdk.responses.with_raw_response.create(model="gpt-4o", input="Hi", conversation="conv_1")
         assert answer.headers["x-knapcache"] == "bypass"
     assert upstream.count() == 2
-    assert cache.stats()["bypasses"] == 2
+    assert cache.stats().bypasses == 2
 
 
 @pytest.mark.parametrize("lib", [httpx, httpx2])

@@ -75,7 +75,7 @@ def test_a_failed_plain_answer_is_forwarded_and_not_stored(
         answer = post(one, BODIES[path], path)
         assert answer.status_code == (int(fault) if fault.isdigit() else 200)
         assert answer.headers["x-knapcache"] == "miss"
-    assert cache.stats()["admitted"] == 0
+    assert cache.stats().admitted == 0
     good = post(one, BODIES[path], path)
     assert good.headers["x-knapcache"] == "miss"
     assert post(one, BODIES[path], path).content == good.content
@@ -97,7 +97,7 @@ def test_a_failed_stream_is_forwarded_and_not_stored(
         assert answer.status_code == (int(fault) if fault.isdigit() else 200)
         if fault == "cut":
             assert answer.text.count("data: ") > 0
-    assert cache.stats()["admitted"] == 0
+    assert cache.stats().admitted == 0
     good = post(one, body, path)
     again = post(one, body, path)
     assert again.headers["x-knapcache"] == "hit"
@@ -110,7 +110,7 @@ def test_a_stall_times_out_and_is_not_stored(http: Any, upstream: FakeUpstream, 
     for body in (CHAT, {**CHAT, "stream": True}):
         with pytest.raises(BROKEN):
             post(http, body, timeout=0.2)
-    assert cache.stats()["admitted"] == 0
+    assert cache.stats().admitted == 0
 
 
 def test_an_unreachable_provider_is_an_error(cache: Cache, lib: Any) -> None:
@@ -179,7 +179,7 @@ def test_without_credentials_the_namespace_is_that_of_the_cache(upstream: FakeUp
         transport: Any = CacheTransport(cache)
         with httpx.Client(transport=transport, base_url=upstream.openai_url) as http:
             post(http)
-        assert list(cache.stats()["by_tenant"]) == ["mine"]
+        assert list(cache.stats().by_tenant) == ["mine"]
 
 
 class Unread(httpx.BaseTransport):
@@ -241,7 +241,7 @@ def test_embeddings_obey_cache_control(http: Any, upstream: FakeUpstream, cache:
 
     assert embed(["a", "b"], "only-if-cached").status_code == 504
     assert embed(["a", "b"], "no-store").headers["x-knapcache"] == "miss"
-    assert cache.stats()["admitted"] == 0
+    assert cache.stats().admitted == 0
     embed(["a", "b"])
     assert embed(["a", "b"], "only-if-cached").headers["x-knapcache"] == "hit"
     assert embed(["a", "b"], "no-cache").headers["x-knapcache-hits"] == "0/2"
@@ -261,8 +261,8 @@ def test_embeddings_with_an_item_without_a_key_are_sent_as_they_are(
         assert answer.headers["x-knapcache"] == "bypass"
         assert upstream.calls[-1].body["input"] == mixed, "the request must be sent as it is"
     after = cache.stats()
-    assert (after["requests"], after["bypasses"]) == (before["requests"] + 2, before["bypasses"] + 2)
-    assert after["entries"] == 2
+    assert (after.requests, after.bypasses) == (before.requests + 2, before.bypasses + 2)
+    assert after.entries == 2
 
 
 def test_a_failed_part_of_embeddings_is_fetched_whole(one: httpx.Client, upstream: FakeUpstream) -> None:
@@ -349,7 +349,7 @@ def test_a_caller_that_leaves_in_the_middle_of_a_stream(cache: Cache, upstream: 
     with httpx.Client(transport=transport, base_url=upstream.openai_url) as http:
         with http.stream("POST", "/chat/completions", json={**CHAT, "stream": True}) as answer:
             next(answer.iter_raw())
-        wait_until(lambda: cache.stats()["admitted" if finish else "failed"] == 1)
+        wait_until(lambda: getattr(cache.stats(), "admitted" if finish else "failed") == 1)
         assert post(http, {**CHAT, "stream": True}).headers["x-knapcache"] == ("hit" if finish else "miss")
 
 
@@ -373,7 +373,7 @@ async def test_async_concurrent_requests_and_cancellation(cache: Cache, upstream
             async for _ in answer.aiter_raw():
                 break
     # Closing the client waited for the stream that was not read to its end.
-    assert cache.stats()["admitted"] == 3
+    assert cache.stats().admitted == 3
 
 
 @pytest.mark.parametrize("finish", [True, False])
@@ -388,7 +388,7 @@ async def test_async_a_caller_that_leaves_in_the_middle_of_a_stream(
     ):
         await anext(answer.aiter_raw())
     stats = cache.stats()
-    assert (stats["admitted"], stats["failed"]) == ((1, 0) if finish else (0, 1))
+    assert (stats.admitted, stats.failed) == ((1, 0) if finish else (0, 1))
 
 
 @pytest.mark.parametrize("fault", STREAM_FAULTS)
@@ -404,7 +404,7 @@ async def test_async_faults_are_forwarded_and_not_stored(cache: Cache, upstream:
                     await post(http, body)
             else:
                 assert (await post(http, body)).headers["x-knapcache"] == "miss"
-        assert cache.stats()["admitted"] == 0
+        assert cache.stats().admitted == 0
         assert (await post(http, headers={"cache-control": "only-if-cached"})).status_code == 504
         upstream.fail("no-options", "no-options")
         assert (await post(http, {**CHAT, "stream": True})).status_code == 200
@@ -443,7 +443,7 @@ def test_closing_waits_a_limited_time(
     ):
         next(answer.iter_raw())
     upstream.stop_stalling()
-    wait_until(lambda: cache.stats()["failed"] == 1)
+    wait_until(lambda: cache.stats().failed == 1)
 
 
 def test_an_unknown_fault_is_rejected(upstream: FakeUpstream) -> None:

@@ -107,7 +107,7 @@ def test_stored_requests_have_the_same_question_and_frame() -> None:
 
         def canonical(text: str, namespace: str = "a", **options: Any) -> bytes:
             body = chat(SYSTEM, {"role": "user", "content": text}, **options)
-            keyed = cache.keyed_request(Endpoint.CHAT, body, namespace=namespace, context={"upstream": "u"})
+            keyed = cache._internal.keyed_request(Endpoint.CHAT, body, namespace=namespace, context={"upstream": "u"})
             assert keyed is not None
             return keyed.key.canonical
 

@@ -121,7 +121,7 @@ class Finder:
     async def find(self, _request: KeyedRequest) -> tuple[Entry, SimilarMatch] | None:
         proxy = self._proxy
         if "in other words" in self._prompt:
-            (info,) = [info for info in proxy.cache._coordinator.store.scan() if info.model == MODEL][:1]
+            (info,) = [info for info in proxy.cache.coordinator.store.scan() if info.model == MODEL][:1]
             entry = proxy.cache.similar.entry(info.key)
             assert entry is not None
             return entry, SimilarMatch(info.key, 0.9, 0.1, "match")
@@ -215,7 +215,7 @@ def send_together(team: Client, proxy: RunningProxy, provider: BillingUpstream) 
     for thread in threads:
         thread.start()
     wait_until(lambda: provider.count() > calls)
-    calls_in_flight = proxy.proxy.cache._engine.single_flight._calls
+    calls_in_flight = proxy.proxy.cache.engine.single_flight._calls
     wait_until(lambda: any(call.future is not None for call in list(calls_in_flight.values())), "a waiting request")
     provider.hold.set()
     for thread in threads:

@@ -48,7 +48,7 @@ async def test_a_proxy_stops_while_its_disk_is_slow_and_keeps_its_entries(
     with proxy:
         async with httpx.AsyncClient(base_url=proxy.openai_url, timeout=60.0) as client:
             assert (await post(client, "kept"))[0] == "miss"
-            await asyncio.to_thread(proxy.proxy.cache._coordinator.store.flush)
+            await asyncio.to_thread(proxy.proxy.cache.coordinator.store.flush)
             slow_disk.start_fault(0.05)
             assert (await post(client, "during-the-fault"))[0] == "miss"
     slow_disk.repair()

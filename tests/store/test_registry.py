@@ -115,9 +115,9 @@ def test_another_store_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_cache_takes_a_url_as_path(tmp_path: Path) -> None:
     with Cache("1MB", path="memory:") as cache:
-        assert cache.stats()["disk_bytes"] == 0
+        assert cache.stats().disk_bytes == 0
     with Cache("2MB", path=f"sqlite:{tmp_path}/answers.db") as cache:
-        assert cache.stats()["size_limit"] == 2_000_000
+        assert cache.stats().size_limit == 2_000_000
     assert (tmp_path / "answers.db").is_file()
     with pytest.raises(InvalidInput, match="unknown store mongo:"):
         Cache("2MB", path="mongo://host/0")

@@ -9,6 +9,7 @@ from typing import Any
 from starlette.testclient import TestClient
 
 from knapcache import Cache, Reply
+from knapcache.cache.cache import internal_of
 from knapcache.serve.admin.app import admin_app
 from knapcache.serve.admin.audit import AuditLog
 from knapcache.serve.admin.context import AdminContext
@@ -53,8 +54,8 @@ class AdminHarness:
             cost=self.settings.cost,
             shadows=self.settings.shadows,
         )
-        self.events = EventBuffer()
-        self.history, metrics = History(folder, self.cache.stats), Metrics(self.cache.stats)
+        self.events, internal = EventBuffer(), internal_of(self.cache)
+        self.history, metrics = History(folder, internal.stats), Metrics(internal.stats)
         matches = RecentMatches()
         recent, upstream_health = RecentRequests(), UpstreamHealth(self.settings.upstreams)
         self.context = AdminContext(
@@ -62,7 +63,7 @@ class AdminHarness:
             tokens=AdminTokens(self.settings, None, TOKEN),
             audit=AuditLog(folder, self.settings.audit_log_bytes),
             started=time.time(),
-            cache=self.cache,
+            cache=internal,
             memory_fallback=False,
             authenticator=self.authenticator,
             flush_events=self.events.flush,

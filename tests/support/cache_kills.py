@@ -115,7 +115,7 @@ def stored_versions(cache: Cache) -> dict[str, int]:
         found[info.key.hex()] = version_of(entry.payload)
         total += info.size
     assert store.totals() == (len(found), total)
-    assert cache.stats()["bytes"] == total
+    assert cache.stats().bytes == total
     assert {key.hex() for key in residents(cache)} == found.keys()
     return found
 
@@ -140,7 +140,7 @@ def kill_repeatedly(
                     assert key in found, f"kill {k}: an acknowledged entry is lost"
                     assert found[key] >= version, f"kill {k}: an older version of an acknowledged entry"
                 for name in range(NAMES):
-                    hit = cache.lookup(CHAT, request_of(name)).hit
+                    hit = cache.get(CHAT, request_of(name))
                     assert hit is None or is_answer(hit.payload, name), f"kill {k}: a wrong answer"
                     counts["answers"] += hit is not None
                 assert is_answer(cache.fetch(CHAT, request_of(7), Upstream()(7)).payload, 7)

@@ -13,6 +13,8 @@ from typing import Any
 
 from knapcache import Cache, Reply
 from knapcache.cache.admission import AdmissionController
+from knapcache.cache.cache import internal_of
+from knapcache.cache.internal import InternalCache
 from knapcache.cache.roles import Owner
 from knapcache.store.base import Store
 
@@ -56,14 +58,14 @@ def small_cache(**options: Any) -> Cache:
     return Cache(**{**capacity, "cost": "seconds", "policy": "lru", "shadows": (), **options})
 
 
-def store_of(cache: Cache) -> Store:
+def store_of(cache: Cache | InternalCache) -> Store:
     """Return the store of a cache."""
-    return cache._coordinator.store
+    return (internal_of(cache) if isinstance(cache, Cache) else cache).coordinator.store
 
 
 def admission_of(cache: Cache) -> AdmissionController:
     """Return the admission controller of a cache that owns its store."""
-    role = cache._coordinator.role
+    role = internal_of(cache).coordinator.role
     assert isinstance(role, Owner)
     return role.admission
 

@@ -26,7 +26,7 @@ def fill_with_mixed_sizes(
 
         def measure() -> None:
             nonlocal largest
-            largest = max(largest, cache.stats()["bytes"])
+            largest = max(largest, cache.stats().bytes)
 
         def work(seed: int) -> None:
             rng = random.Random(seed)
@@ -55,9 +55,9 @@ def fill_with_mixed_sizes(
         assert not errors, errors
         cache.check()
         stats = cache.stats()
-        assert stats["rejected_too_large"] > 0
-        assert stats.get("store_errors", 0) == 0
-        assert 0 < largest <= stats["capacity"]
+        assert stats.rejected_too_large > 0
+        assert stats.store_errors == 0
+        assert 0 < largest <= stats.capacity
     assert 0 < usage.max_bytes <= SIZE_LIMIT
     assert files_bytes(path) <= SIZE_LIMIT
     return {
@@ -67,6 +67,6 @@ def fill_with_mixed_sizes(
         "largest_files_bytes": usage.max_bytes,
         "size_limit_bytes": SIZE_LIMIT,
         "largest_entries_bytes": largest,
-        "capacity_bytes": stats["capacity"],
-        "evictions": stats["evictions"],
+        "capacity_bytes": stats.capacity,
+        "evictions": stats.evictions,
     }

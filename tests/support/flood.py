@@ -61,8 +61,8 @@ def flood_cache(
             hits, memory = replay_through(cache, keys, sizes, progress if mask is is_hot else lambda _: None)
             cache.check()
             assert policy.rows.nbytes == table_bytes, "the table of statistics has grown"
-            assert cache.stats()["ids"] <= ids
-            assert cache.stats()["bytes"] <= cache.stats()["capacity"]
+            assert cache.stats().ids <= ids
+            assert cache.stats().bytes <= cache.stats().capacity
         rates.append(float(hits[mask][count:].mean()))
     loss = rates[0] - rates[1]
     assert loss <= 0.01, f"the hit rate of the hot set falls by {100 * loss:.2f} points"

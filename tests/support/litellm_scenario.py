@@ -46,7 +46,7 @@ def completions(request: dict[str, Any], upstream: FakeUpstream, cache: Cache) -
     litellm.completion(**request, cache={"no-cache": True})
     calls.append(upstream.count())
     same = answers[0].choices[0].message.content == answers[1].choices[0].message.content
-    return {"same": same, "calls": calls, "hits": cache.stats()["hits"], "saved": cache.stats()["usd_saved"]}
+    return {"same": same, "calls": calls, "hits": cache.stats().hits, "saved": cache.stats().usd_saved}
 
 
 def streams(request: dict[str, Any], upstream: FakeUpstream, _: Cache) -> Any:
@@ -57,7 +57,7 @@ def coroutines(request: dict[str, Any], upstream: FakeUpstream, cache: Cache) ->
     async def after_write(call: Callable[[], Awaitable[Any]], stored: int) -> Any:
         answer = await call()
         # LiteLLM writes to its cache in a task that it does not wait for.
-        await async_wait_until(lambda: cache.stats()["admitted"] == stored, lambda: f"{stored}: {cache.stats()}")
+        await async_wait_until(lambda: cache.stats().admitted == stored, lambda: f"{stored}: {cache.stats()}")
         return answer
 
     async def run() -> Any:

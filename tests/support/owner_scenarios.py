@@ -55,13 +55,13 @@ CACHE_PROCESS = """
     from knapcache import Cache
     cache = Cache(int(sys.argv[2]), path=sys.argv[1], policy=sys.argv[3], shadows=())
     print("open", flush=True)
-    while not cache._coordinator.store.owner:
+    while not cache._internal.coordinator.store.owner:
         time.sleep(0.002)
     acquired = time.monotonic()
-    while not cache._coordinator.role.is_owner:
+    while not cache._internal.coordinator.role.is_owner:
         time.sleep(0.002)
-    print(acquired, time.monotonic(), cache._coordinator.store.totals().entries, flush=True)
-    cache.lookup("chat/completions", {"model": "m", "messages": []})  # without a request there is no new state to save
+    print(acquired, time.monotonic(), cache._internal.coordinator.store.totals().entries, flush=True)
+    cache.get("chat/completions", {"model": "m", "messages": []})  # without a request there is no new state to save
     cache.maintain()  # saves a snapshot, as every owner with requests does once a minute
     print("saved", flush=True)
     while True:

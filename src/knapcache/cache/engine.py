@@ -19,18 +19,20 @@ import os
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from knapcache.cache.async_reads import AsyncReads, read_blocking
 from knapcache.cache.coordinator import Coordinator
 from knapcache.cache.leader_tasks import LeaderTasks
 from knapcache.cache.ledger import Ledger
+from knapcache.cache.open_misses import OpenMisses
 from knapcache.cache.pending_fetch import PendingFetch
 from knapcache.cache.replies import FetchResult, ReplyProcessor, copy_meta, stored_result
 from knapcache.cache.shared_calls import SharedCalls
 from knapcache.cache.single_flight import CallResult, InFlightCall, SingleFlight
 from knapcache.cache.values import DEFAULT_OPTIONS, EMPTY, Answer, FetchOptions, Lookup, Reply
-from knapcache.errors import NotCached
+from knapcache.errors import InvalidInput, NotCached
 from knapcache.keys import Key
 from knapcache.keys.request import KeyedRequest, UnkeyedRequest
 from knapcache.price import Meter
@@ -39,6 +41,9 @@ from knapcache.store.base import Clock, Entry, Lease, NotInMemory, Store
 from knapcache.threads import run_blocking
 
 NO_KEY = Key(b"", b"")
+REFRESH = FetchOptions(refresh=True)
+BYTES_PER_SECOND = 80.0
+"""20 tokens of 4 characters: the same speed at which the price of an unknown model is estimated."""
 
 
 class RequestEngine:
@@ -54,12 +59,14 @@ class RequestEngine:
         self.single_flight: SingleFlight[FetchResult] = SingleFlight()
         self._wait, self._clock = wait, clock
         self.leader_tasks = LeaderTasks()
+        self.open_misses = OpenMisses()
         _ENGINES.add(self)
 
     def after_fork(self) -> None:
         """Start without calls in a child process: those of the parent never complete here."""
         self.single_flight = SingleFlight()
         self.leader_tasks = LeaderTasks()
+        self.open_misses = OpenMisses()
         self.reads.after_fork()
         self.shared_calls.after_fork()
         self.ledger.after_fork()
@@ -183,6 +190,37 @@ class RequestEngine:
             return Lookup(hit.key, hit, request=request)
         self.ledger.add_request("misses", request.model, request.tenant)
         return found
+
+    # Calls that the caller makes itself.
+
+    async def get(
+        self, request: KeyedRequest | UnkeyedRequest, options: FetchOptions, *, blocking: bool
+    ) -> Answer | None:
+        """Count a request, and return its hit. None: the caller makes the call, and `put` gets its reply."""
+        lookup = await self.lookup(request, options, blocking=blocking)
+        if lookup.hit is None and lookup.request is not None:
+            self.open_misses.add(lookup.request.key.digest, lookup)
+        return lookup.hit
+
+    async def put(self, request: KeyedRequest | UnkeyedRequest, reply: Reply, *, blocking: bool) -> bool:
+        """Settle the reply of a call, with or without a `get` before it. Return whether it is admitted."""
+        if not isinstance(reply, Reply):
+            raise InvalidInput(f"put takes a Reply, not a {type(reply).__name__}")
+        if isinstance(request, UnkeyedRequest):
+            return False
+        if not blocking:
+            await self.replies.wait_for_store()
+        lookup = self.open_misses.take(request.key.digest)
+        if lookup is None:
+            found = self._from_memory(request, REFRESH)
+            assert isinstance(found, Lookup), "a refresh reads no entry"
+            self.ledger.add_request("misses", reply.model or request.model, request.tenant)
+            lookup = found
+            if reply.seconds is None:  # an answer without cost would never be stored
+                reply = replace(reply, seconds=len(reply.payload) / BYTES_PER_SECOND)
+        return self.replies.settle(lookup._replace(request=request), reply, blocking=blocking)
+
+    # Hits from memory.
 
     def get_nowait(self, request: KeyedRequest) -> Answer | None:
         """Return a hit from memory, and count it; None, and nothing is counted, when `fetch` must be called.

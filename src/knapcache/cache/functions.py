@@ -136,9 +136,8 @@ class FunctionCall:
 class Functions:
     """The cached functions of one cache. serializer: the one of functions that have none of their own."""
 
-    def __init__(self, engine: RequestEngine, keyer: Keyer, serializer: Serializer | None) -> None:
-        self._engine, self._keyer = engine, keyer
-        self._serializer = TypedSerializer() if serializer is None else checked_serializer(serializer)
+    def __init__(self, engine: RequestEngine, keyer: Keyer, serializer: Serializer) -> None:
+        self._engine, self._keyer, self._serializer = engine, keyer, serializer
         self._logged: set[tuple[str, str]] = set()
         self.unusable: set[bytes] = set()
         """Keys of stored results that can neither be read nor replaced: reading them again would count as hits."""
@@ -156,7 +155,7 @@ class Functions:
         return CallOptions(tenant, ttl, chosen, checked_tags(tags))
 
     def key_request(self, name: str, key: Any, options: CallOptions) -> KeyedRequest:
-        """Return a request for the result under a key that the caller chose, or raise Uncacheable."""
+        """Return a request for the result under a key that the caller chose, or raise Uncacheable (deprecated.py)."""
         return self._request(name, {"key": typed(key, kinds_of(options.serializer))}, options.tenant)
 
     def _request(self, name: str, arguments: dict[str, Any], tenant: str) -> KeyedRequest:

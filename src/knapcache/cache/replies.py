@@ -125,9 +125,9 @@ class ReplyProcessor:
         """Wait until the store can take an answer, at most some seconds."""
         await self._coordinator.role.wait_for_store()
 
-    def settle(self, lookup: Lookup, reply: Reply) -> bool:
+    def settle(self, lookup: Lookup, reply: Reply, *, blocking: bool = True) -> bool:
         """Complete a lookup, whose miss is counted already. Return whether the answer is admitted."""
-        return self.complete(lookup, reply, time.perf_counter() - lookup.started).admitted
+        return self.complete(lookup, reply, time.perf_counter() - lookup.started, blocking=blocking).admitted
 
     def settle_answer(self, lookup: Lookup, reply: Reply, *, blocking: bool) -> Answer:
         """Complete a lookup, whose miss is counted already. Return the answer."""

@@ -30,12 +30,12 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import orjson
 
-from knapcache.cache.cache import DEFAULT_SECRET
 from knapcache.cache.coordinator import AdmissionOpener, Coordinator
 from knapcache.cache.entry_index import IMPORTED, request_counts
 from knapcache.cache.imported import MAX_REQUESTS
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.opening import size_limit_of_store
+from knapcache.cache.options import DEFAULT_SECRET
 from knapcache.cache.roles import Owner
 from knapcache.cache.snapshot import read_snapshot
 from knapcache.cache.transfer_checks import checked_meta, checked_model

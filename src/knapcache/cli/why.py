@@ -121,7 +121,7 @@ def read_body(source: str) -> dict[str, Any]:
 
 def canonical_requests(body: dict[str, Any], endpoint: str | None) -> list[bytes]:
     """Return the canonical requests that a body may stand for."""
-    from knapcache.cache.cache import DEFAULT_SECRET
+    from knapcache.cache.options import DEFAULT_SECRET
     from knapcache.errors import Uncacheable
     from knapcache.keys import Keyer
 

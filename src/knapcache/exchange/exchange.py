@@ -134,11 +134,11 @@ class Exchange(NamedTuple):
 
     @property
     def key_args(self) -> dict[str, Any]:
-        """The arguments of `Cache.keyed_request` and `Cache.lookup` beside the body."""
+        """The arguments of `InternalCache.keyed_request` and `InternalCache.lookup` beside the body."""
         return {"namespace": self.namespace, "context": self.context}
 
     def fetch_args(self, refresh: bool) -> dict[str, Any]:
-        """The arguments of `Cache.begin`."""
+        """The arguments of `InternalCache.begin`."""
         control = self.control
         return {
             "refresh": refresh,

@@ -19,7 +19,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
-from knapcache.cache import Answer, Cache, PendingFetch, Reply
+from knapcache.cache import Answer, PendingFetch, Reply
+from knapcache.cache.internal import InternalCache
 from knapcache.cache.values import Lookup
 from knapcache.errors import Incomplete, NotCached
 from knapcache.exchange.cache_headers import Pairs, outcome_headers
@@ -66,7 +67,7 @@ class Fetcher:
 
     def __init__(
         self,
-        cache: Cache,
+        cache: InternalCache,
         *,
         ask_usage: bool = True,
         finish_abandoned: bool = True,

@@ -15,7 +15,8 @@ import asyncio
 import contextlib
 from dataclasses import replace
 
-from knapcache.cache import Answer, Cache, PendingFetch
+from knapcache.cache import Answer, PendingFetch
+from knapcache.cache.internal import InternalCache
 from knapcache.errors import UpstreamFailed
 from knapcache.exchange.exchange import Exchange
 from knapcache.exchange.fetched import Fetched
@@ -55,7 +56,7 @@ class StaleFetcher:
     """A fetcher that serves stale answers. Used only if one of the windows is set."""
 
     def __init__(
-        self, fetcher: Fetcher, cache: Cache, *, ttl: float | None, while_revalidate: float, if_error: float
+        self, fetcher: Fetcher, cache: InternalCache, *, ttl: float | None, while_revalidate: float, if_error: float
     ) -> None:
         self._fetcher, self._cache, self._ttl = fetcher, cache, ttl
         self._while_revalidate, self._if_error = while_revalidate, if_error

@@ -21,6 +21,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any, Self
 
 from knapcache.cache import Cache
+from knapcache.cache.cache import internal_of
 from knapcache.exchange.exchange import cacheable_endpoint
 from knapcache.exchange.fetched import Fetched, LiveStream
 from knapcache.exchange.fetcher import Fetcher
@@ -40,7 +41,7 @@ class CacheTransport(TransportBase):
 
     def __init__(self, cache: Cache, inner: Any = None, **options: Any) -> None:
         super().__init__(cache, inner, **options)
-        self._fetcher = Fetcher(cache, blocking=True, **self._fetcher_options)
+        self._fetcher = Fetcher(internal_of(cache), blocking=True, **self._fetcher_options)
         self._threads: set[threading.Thread] = set()
 
     def handle_request(self, request: Any) -> Any:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Self
 
 from knapcache.cache import Cache
+from knapcache.cache.cache import internal_of
 from knapcache.exchange.exchange import cacheable_endpoint
 from knapcache.exchange.fetched import Fetched, LiveStream
 from knapcache.exchange.fetcher import Fetcher
@@ -28,7 +29,7 @@ class AsyncCacheTransport(TransportBase):
 
     def __init__(self, cache: Cache, inner: Any = None, **options: Any) -> None:
         super().__init__(cache, inner, **options)
-        self._fetcher = Fetcher(cache, **self._fetcher_options)
+        self._fetcher = Fetcher(internal_of(cache), **self._fetcher_options)
         self._tasks: set[asyncio.Task[None]] = set()  # an event loop holds its tasks weakly
 
     async def handle_async_request(self, request: Any) -> Any:

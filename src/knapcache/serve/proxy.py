@@ -21,10 +21,11 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
-from knapcache.cache import Cache
-from knapcache.cache.options import open_store
+from knapcache.cache.internal import InternalCache
+from knapcache.cache.option_groups import KeyOptions, PolicyOptions, PriceOptions, StoreSource
 from knapcache.errors import InvalidInput, NotOwner, StoreError
 from knapcache.model import Endpoint
 from knapcache.price.meter import USD_PER_SECOND, Bill, Meter
@@ -53,7 +54,7 @@ from knapcache.serve.upstream.prefix_tier import prefix_tiers
 from knapcache.serve.upstream.upstream import Upstreams
 from knapcache.serve.upstream.webhook_client import WebhookClient
 from knapcache.serve.workers.owner_link import OwnerClient, OwnerServer
-from knapcache.store.base import Store, wall_clock
+from knapcache.store.base import Store
 from knapcache.store.encryption import read_keys
 from knapcache.store.redis.store import RedisStore
 from knapcache.store.sqlite.owner_lock import OwnerLock
@@ -107,18 +108,11 @@ class Proxy:
         prices = {**({self.embedded_model.name: None} if self.embedded_model else {}), **settings.prices}
         self.cache, self.memory_fallback = open_cache(
             settings,
-            self.encryption_keys,
-            self._shared_store,
-            policy=settings.policy,
-            cost=settings.cost,
-            ttl=settings.ttl,
-            prices=prices,
-            fallback=settings.fallback_price,
+            PolicyOptions(name=settings.policy, shadows=settings.shadows, quotas=self.authenticator.quotas()),
+            PriceOptions(cost=settings.cost, prices=prices, fallback=settings.fallback_price),
             secret=self.secret,
-            shadows=settings.shadows,
-            wait=settings.wait,
-            quotas=self.authenticator.quotas(),
-            synchronous=settings.synchronous,
+            encryption_keys=self.encryption_keys,
+            store=self._shared_store,
         )
         meter = Meter(settings.cost, prices, settings.fallback_price or USD_PER_SECOND)
         self.upstreams = Upstreams(settings, self.embedded_model, prefix_tiers(settings, self.secret, meter))
@@ -363,31 +357,37 @@ class Proxy:
 
 
 def open_cache(
-    settings: Settings, encryption_keys: tuple[bytes, ...], store: Store | None, **options: Any
-) -> tuple[Cache, bool]:
+    settings: Settings,
+    policy: PolicyOptions,
+    price: PriceOptions,
+    *,
+    secret: bytes,
+    encryption_keys: tuple[bytes, ...],
+    store: Store | None,
+) -> tuple[InternalCache, bool]:
     """Return the cache, and whether it is a memory store in place of a file that cannot be opened.
 
     store: one that is open already; None: that of the data directory, or of memory.
     """
+    keys, ttl, wait = KeyOptions(secret=secret), settings.ttl, settings.wait
+    open_source = partial(InternalCache, policy=policy, price=price, keys=keys, ttl=ttl, wait=wait)
     if store is not None:
-        return Cache(store=store, **options), False
+        return open_source(StoreSource(store=store)), False
     path = settings.cache_file
+    source = StoreSource(
+        path=path,
+        capacity=settings.capacity,
+        synchronous=settings.synchronous,
+        encryption_key=encryption_keys or None if path else None,
+        exclusive=True,  # the data directory is the proxy's own
+    )
     try:
-        # The data directory is the proxy's own, so a file there that is damaged beyond recognition is set aside.
-        store = open_store(
-            None, path, settings.capacity, options["secret"], wall_clock, settings.synchronous,
-            encryption_key=encryption_keys or None if path else None, exclusive=True,
-        )  # fmt: skip
-        try:
-            return Cache(store=store, **options), False
-        except BaseException:
-            store.close()
-            raise
+        return open_source(source), False
     except (StoreError, InvalidInput) as error:
         if path is None or not (isinstance(error, StoreError) or path.is_dir()):
             raise  # the settings are wrong, not the file
         capacity = min(settings.capacity, MAX_MEMORY_FALLBACK) // settings.workers
-        cache = Cache(capacity, **options)
+        cache = open_source(StoreSource(capacity=capacity))
         log.error(
             "STORE NOT OPENED: answers are kept in memory (%d bytes) until the next start. Reason: %s", capacity, error
         )

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from knapcache.cache import Cache
+from knapcache.cache.internal import InternalCache
 from knapcache.cache.options import seal_secret
 from knapcache.serve.observe.merged import MergedHealth, MergedHistory, MergedRecent, SharedProxies
 from knapcache.serve.observe.pipeline import EventPipeline
@@ -41,7 +41,13 @@ class SharedStoreMember:
     """Publishes for this proxy, in the process that has its event pipeline."""
 
     def __init__(
-        self, settings: Settings, folder: Path, store: RedisStore, cache: Cache, pipeline: EventPipeline, started: float
+        self,
+        settings: Settings,
+        folder: Path,
+        store: RedisStore,
+        cache: InternalCache,
+        pipeline: EventPipeline,
+        started: float,
     ) -> None:
         address = settings.store_address
         assert address is not None

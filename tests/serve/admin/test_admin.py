@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from starlette.testclient import TestClient
@@ -65,7 +66,7 @@ def test_the_summary_has_prompt_caching_at_providers(harness: AdminHarness, clie
 def test_the_summary_has_usage_storage_and_health(harness: AdminHarness, client: TestClient) -> None:
     for name in (1, 1, 1, 2):
         harness.request(name)
-    wait_until(lambda: harness.cache.stats()["entries"] >= 2)  # the file store counts entries after the write
+    wait_until(lambda: harness.cache.stats().entries >= 2)  # the file store counts entries after the write
     found = client.get(f"{API}/summary").raise_for_status().json()
     row = found["all"]
     assert (row["requests"], row["hits"], row["misses"]) == (4, 2, 2)
@@ -98,7 +99,7 @@ def test_doubling_compares_twice_the_capacity_with_the_current_one() -> None:
     harness = AdminHarness(shadows=("lru@2x",), capacity="64KiB")
     try:
         harness.request(0)
-        size = harness.cache.entries()["rows"][0]["size"]
+        size = harness.cache.entries().rows[0].size
         for _ in range(3):
             for name in range(int(1.5 * 65536 / size)):
                 harness.request(name)
@@ -382,15 +383,15 @@ def test_a_failing_or_hanging_store_is_503(harness: AdminHarness, monkeypatch: p
 
     hang = threading.Event()
     with harness.client() as client:
-        monkeypatch.setattr(harness.cache, "purge", lambda **_: broken())
+        monkeypatch.setattr(harness.context.cache, "purge", lambda _: broken())
         found = client.post(f"{API}/purge", json={"all": True})
         assert (found.status_code, found.json()["error"]["type"]) == (503, "store_failed")
         monkeypatch.setattr(subject, "DEADLINE", 0.05)
-        monkeypatch.setattr(harness.cache, "purge", lambda **_: hang.wait(20))
+        monkeypatch.setattr(harness.context.cache, "purge", lambda _: hang.wait(20))
         found = client.post(f"{API}/purge", json={"all": True})
         assert (found.status_code, found.json()["error"]["type"]) == (503, "store_failed")
         hang.set()
-        monkeypatch.setattr(harness.cache, "purge", lambda **_: (_ for _ in ()).throw(NotOwner("another")))
+        monkeypatch.setattr(harness.context.cache, "purge", Mock(side_effect=NotOwner("another")))
         assert client.post(f"{API}/purge", json={"all": True}).status_code == 409
 
 

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from knapcache import Answer, Cache
+from knapcache.cache.cache import internal_of
 from knapcache.exchange.exchange import make_exchange, parse_request
 from knapcache.exchange.headers import VARY_HEADERS
 from knapcache.model import Endpoint
@@ -126,7 +127,7 @@ def test_a_directive_in_the_body_is_obeyed_after_the_first_hit(
 ) -> None:
     body = {**CHAT, "cache": {"s-maxage": 600}}
     assert [post(proxy, body).headers["x-knapcache"] for _ in range(3)] == ["miss", "hit", "hit"]
-    monkeypatch.setattr(proxy.proxy.cache._engine, "_clock", lambda: time.time() + 700)
+    monkeypatch.setattr(proxy.proxy.cache.engine, "_clock", lambda: time.time() + 700)
     assert post(proxy, body).headers["x-knapcache"] == "miss"
     assert upstream.count() == 2
     assert len(fast_path_of(proxy)) == 0
@@ -139,7 +140,7 @@ def test_the_memory_taken_is_what_is_charged_and_the_oldest_is_dropped(tmp_path:
     with Cache("8MB", path=tmp_path / "answers.db", policy="lru", shadows=()) as cache:
         for words in (1, 200):
             capacity = 1 << 20
-            fast_path = FastPath(cache, lambda _: None, capacity)
+            fast_path = FastPath(internal_of(cache), lambda _: None, capacity)
             tracemalloc.start()
             before = tracemalloc.get_traced_memory()[0]
             most = 0
@@ -160,7 +161,7 @@ def test_the_memory_taken_is_what_is_charged_and_the_oldest_is_dropped(tmp_path:
 def test_the_oldest_requests_are_dropped_and_no_longer_charged() -> None:
     with Cache("8MB", policy="lru", shadows=()) as cache:
         bodies = [json.dumps({"model": "m", "messages": [], "n": k}).encode() for k in range(10)]
-        fast_path = FastPath(cache, lambda _: None, 3 * charge(bodies[0]))
+        fast_path = FastPath(internal_of(cache), lambda _: None, 3 * charge(bodies[0]))
         for k, raw in enumerate(bodies):
             exchange = make_exchange(Endpoint.CHAT, {}, raw, parse_request(raw), "n", {"upstream": "u"})
             fast_path.remember(exchange, None, "m", ANSWER, "n")  # type: ignore[arg-type]

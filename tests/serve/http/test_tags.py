@@ -11,6 +11,7 @@ import httpx
 import openai
 import pytest
 
+from knapcache.cache.purging import purge_conditions
 from knapcache.cli.main import main
 from knapcache.testing import FakeUpstream
 from tests.serve.http.test_fast_path import fast_path_of
@@ -36,7 +37,7 @@ def proxy(upstream: FakeUpstream, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture
 def sdk(proxy: RunningProxy) -> Iterator[openai.OpenAI]:
-    proxy.proxy.cache.purge()
+    proxy.proxy.cache.purge(purge_conditions())
     with openai.OpenAI(base_url=proxy.openai_url, api_key="one", max_retries=0) as sdk:
         yield sdk
 
@@ -133,7 +134,7 @@ def test_the_command_previews_tags_while_the_proxy_runs(
     ask(sdk, "one", "a,b")
     ask(sdk, "two", "c")
     folder = str(Path(proxy.proxy.settings.path))
-    proxy.proxy.cache._coordinator.store.flush()
+    proxy.proxy.cache.coordinator.store.flush()
     assert main(["purge", folder, "--tag", "b", "--tag", "c", "--dry-run"]) == 0
     found = capsys.readouterr().out
     assert "a, b" in found
@@ -151,7 +152,7 @@ def test_entries_are_purged_by_system_prompt(
             messages: Any = [{"role": "system", "content": prompt}, {"role": "user", "content": text}]
             create(model="gpt-4o", messages=messages)
     ask(sdk, "without a system prompt")
-    proxy.proxy.cache._coordinator.store.flush()
+    proxy.proxy.cache.coordinator.store.flush()
     (tmp_path / "clerk.txt").write_text("You are a clerk.", "utf-8")
     folder = str(Path(proxy.proxy.settings.path))
     assert main(["purge", folder, "--system-file", str(tmp_path / "clerk.txt"), "--dry-run"]) == 0

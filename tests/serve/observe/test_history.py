@@ -253,7 +253,7 @@ def test_statistics_that_raise_are_logged(caplog: pytest.LogCaptureFixture) -> N
 
 def test_shadows_of_a_real_cache() -> None:
     with Cache("1MiB", cost="seconds", policy="lru", shadows=("lru",)) as cache:
-        history = History(None, cache.stats, Clock(), UTC)
+        history = History(None, cache._internal.stats, Clock(), UTC)
         request = {"model": "m", "messages": [{"role": "user", "content": "?"}]}
         for _ in range(3):
             answer = cache.fetch("chat/completions", request, lambda: Reply(b"{}", model="m", cost=2.0))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from knapcache import Cache
+from knapcache import Cache, Reply
 from knapcache.errors import InvalidInput, StoreError
 from knapcache.serve.limits.limits import LimitStatus
 from knapcache.serve.observe import metrics as observe_metrics
@@ -152,8 +152,8 @@ def test_unknown_names_of_dropped_things_raise() -> None:
 
 def test_metrics_of_a_real_cache() -> None:
     with Cache(capacity="1MB", cost="seconds") as cache:
-        cache.get_or_call("a question", lambda: "an answer")
-        of = Metrics(cache.stats)
+        cache.fetch("completions", {"prompt": "a question"}, lambda: Reply(b"an answer", cost=1.0))
+        of = Metrics(cache._internal.stats)
         assert total(of, "knapcache_entries") == 1
         assert 0 < total(of, "knapcache_bytes") < total(of, "knapcache_capacity_bytes") == 10**6
         assert total(of, "knapcache_breaker_open") == 0

@@ -11,6 +11,10 @@ import pytest
 from numpy.typing import NDArray
 
 from knapcache import Cache, Reply
+from knapcache.cache.cache import internal_of
+from knapcache.cache.internal import InternalCache
+from knapcache.cache.purging import purge_conditions
+from knapcache.cache.values import DEFAULT_OPTIONS
 from knapcache.errors import StoreError
 from knapcache.keys import KeyedRequest
 from knapcache.keys.parse import ParsedBody
@@ -50,9 +54,9 @@ class BagOfWords:
 
 
 @pytest.fixture
-def cache() -> Iterator[Cache]:
+def cache() -> Iterator[InternalCache]:
     with Cache("1MB", policy="gdsf-cost-history", shadows=()) as cache:
-        yield cache
+        yield internal_of(cache)
 
 
 @pytest.fixture(autouse=True)
@@ -60,11 +64,11 @@ def _no_audits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "draw", lambda: 0.99)
 
 
-def matcher(cache: Cache, log: MemoryLog | None = None, **options: Any) -> Matcher:
+def matcher(cache: InternalCache, log: MemoryLog | None = None, **options: Any) -> Matcher:
     return Matcher(cache, BagOfWords(), log or MemoryLog(100), {"": 0.1}, 100, **options)
 
 
-def ask(cache: Cache, text: str, *, mode: str = "on", max_age: float | None = None, system: str = "") -> Asked:
+def ask(cache: InternalCache, text: str, *, mode: str = "on", max_age: float | None = None, system: str = "") -> Asked:
     messages = [{"role": "system", "content": system}, {"role": "user", "content": text}]
     body = ParsedBody({"model": "m", "messages": messages})
     question, request = read_question(Endpoint.CHAT, body), cache.keyed_request(Endpoint.CHAT, body)
@@ -73,10 +77,10 @@ def ask(cache: Cache, text: str, *, mode: str = "on", max_age: float | None = No
     return Asked("", mode, Endpoint.CHAT, question, request, None, {}, max_age)
 
 
-def store(cache: Cache, tier: Matcher, asked: Asked) -> Found:
+def store(cache: InternalCache, tier: Matcher, asked: Asked) -> Found:
     """Answer a question upstream, and add it."""
     found = tier.find(asked)
-    cache.fetch(Endpoint.CHAT, asked.request, lambda: Reply(b"answer", cost=1.0, meta={"form": "json"}))
+    cache.engine.fetch(asked.request, lambda: Reply(b"answer", cost=1.0, meta={"form": "json"}), DEFAULT_OPTIONS)
     tier.add_question(found.frame, asked.request.key.digest, found.vector)
     return found
 
@@ -92,14 +96,14 @@ def _certain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("knapcache.semantic.learner.SemanticLearner._risk", lambda *_: 0.001)
 
 
-def test_the_first_question_has_no_match(cache: Cache) -> None:
+def test_the_first_question_has_no_match(cache: InternalCache) -> None:
     found = matcher(cache).find(ask(cache, STORED))
     assert (found.kind, found.match, found.entry) == ("none", None, None)
     assert found.vector
 
 
 @pytest.mark.usefixtures("_certain")
-def test_a_match_is_served_only_when_it_is_certified(cache: Cache) -> None:
+def test_a_match_is_served_only_when_it_is_certified(cache: InternalCache) -> None:
     tier = matcher(cache)
     stored = ask(cache, STORED)
     store(cache, tier, stored)
@@ -118,7 +122,7 @@ def test_a_match_is_served_only_when_it_is_certified(cache: Cache) -> None:
 
 
 @pytest.mark.usefixtures("_certain")
-def test_some_matches_are_audited(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_some_matches_are_audited(cache: InternalCache, monkeypatch: pytest.MonkeyPatch) -> None:
     tier = matcher(cache)
     store(cache, tier, ask(cache, STORED))
     certify(tier)
@@ -130,7 +134,7 @@ def test_some_matches_are_audited(cache: Cache, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.usefixtures("_certain")
-def test_another_frame_never_matches(cache: Cache) -> None:
+def test_another_frame_never_matches(cache: InternalCache) -> None:
     tier = matcher(cache)
     store(cache, tier, ask(cache, STORED))
     certify(tier)
@@ -138,7 +142,7 @@ def test_another_frame_never_matches(cache: Cache) -> None:
 
 
 @pytest.mark.usefixtures("_certain")
-def test_an_index_that_names_the_entry_of_another_frame_is_not_believed(cache: Cache) -> None:
+def test_an_index_that_names_the_entry_of_another_frame_is_not_believed(cache: InternalCache) -> None:
     tier = matcher(cache)
     other = ask(cache, STORED, system="Be brief.")
     frame = store(cache, tier, ask(cache, OTHER)).frame
@@ -151,7 +155,7 @@ def test_an_index_that_names_the_entry_of_another_frame_is_not_believed(cache: C
 
 
 @pytest.mark.usefixtures("_certain")
-def test_an_answer_that_is_too_old_for_the_caller_is_not_served(cache: Cache) -> None:
+def test_an_answer_that_is_too_old_for_the_caller_is_not_served(cache: InternalCache) -> None:
     tier = matcher(cache, clock=lambda: 4e9)
     store(cache, tier, ask(cache, STORED))
     certify(tier)
@@ -160,23 +164,23 @@ def test_an_answer_that_is_too_old_for_the_caller_is_not_served(cache: Cache) ->
 
 
 @pytest.mark.usefixtures("_certain")
-def test_the_answer_that_replaces_an_evicted_one_starts_with_its_count(cache: Cache) -> None:
+def test_the_answer_that_replaces_an_evicted_one_starts_with_its_count(cache: InternalCache) -> None:
     tier = matcher(cache)
     stored, new = ask(cache, STORED), ask(cache, SAME)
     store(cache, tier, stored)
     for _ in range(5):
-        cache.fetch(Endpoint.CHAT, stored.request, lambda: Reply(b"answer"))
+        cache.engine.fetch(stored.request, lambda: Reply(b"answer"), DEFAULT_OPTIONS)
     certify(tier)
     assert tier.find(new).kind == "served"  # its text is in memory now
     assert cache.lookup(Endpoint.CHAT, new.request).hit is None
-    cache._coordinator.role.admission.forget([stored.request.key.digest])  # type: ignore[union-attr]
+    cache.coordinator.role.admission.forget([stored.request.key.digest])  # type: ignore[union-attr]
     assert tier.find(new).reason == "evicted"
     store(cache, tier, new)
     (row,) = cache.entries()["rows"]
     assert row["requests"] >= 6
 
 
-def test_processes_with_the_same_log_decide_alike(cache: Cache) -> None:
+def test_processes_with_the_same_log_decide_alike(cache: InternalCache) -> None:
     log = MemoryLog(100)
     one, other = matcher(cache, log), matcher(cache, log)
     store(cache, one, ask(cache, STORED))
@@ -189,7 +193,7 @@ def test_processes_with_the_same_log_decide_alike(cache: Cache) -> None:
 
 
 @pytest.mark.usefixtures("_certain")
-def test_a_restart_keeps_questions_and_certificates(cache: Cache, tmp_path: Path) -> None:
+def test_a_restart_keeps_questions_and_certificates(cache: InternalCache, tmp_path: Path) -> None:
     log, file = MemoryLog(100), tmp_path / "index"
     tier = matcher(cache, log, file=file)
     store(cache, tier, ask(cache, STORED))
@@ -200,7 +204,7 @@ def test_a_restart_keeps_questions_and_certificates(cache: Cache, tmp_path: Path
     assert matcher(cache, log, file=file).find(ask(cache, SAME)).kind == "served"
 
 
-def test_other_errors_are_applied_to_all_labels(cache: Cache) -> None:
+def test_other_errors_are_applied_to_all_labels(cache: InternalCache) -> None:
     tier = matcher(cache)
     certify(tier, 100)
     assert tier.levels[""] >= 0
@@ -211,7 +215,7 @@ def test_other_errors_are_applied_to_all_labels(cache: Cache) -> None:
     assert tier.levels["team"] == -1
 
 
-def test_labels_of_another_model_do_not_count(cache: Cache) -> None:
+def test_labels_of_another_model_do_not_count(cache: InternalCache) -> None:
     log = MemoryLog(100)
     certify(matcher(cache, log))
     other = BagOfWords()
@@ -219,7 +223,7 @@ def test_labels_of_another_model_do_not_count(cache: Cache) -> None:
     assert Matcher(cache, other, log, {"": 0.1}, 100).levels == {"": -1}
 
 
-def test_labels_with_other_features_do_not_count(cache: Cache) -> None:
+def test_labels_with_other_features_do_not_count(cache: InternalCache) -> None:
     log = MemoryLog(100)
     tier = matcher(cache, log)
     tier.add_label("", "m", "equal", Label(b"k", (0.5, 0.5), 0.01, 0.001, False, "shadow"))
@@ -228,7 +232,7 @@ def test_labels_with_other_features_do_not_count(cache: Cache) -> None:
 
 
 @pytest.mark.usefixtures("_certain")
-def test_a_log_that_was_begun_again_forgets_the_old_one(cache: Cache) -> None:
+def test_a_log_that_was_begun_again_forgets_the_old_one(cache: InternalCache) -> None:
     tier = matcher(cache)
     store(cache, tier, ask(cache, STORED))
     certify(tier)
@@ -239,20 +243,20 @@ def test_a_log_that_was_begun_again_forgets_the_old_one(cache: Cache) -> None:
     assert tier.report()[""]["labels"] == {"shadow": 1}
 
 
-def test_a_sweep_removes_questions_of_entries_that_are_gone(cache: Cache) -> None:
+def test_a_sweep_removes_questions_of_entries_that_are_gone(cache: InternalCache) -> None:
     log = MemoryLog(100)
     tier, other = matcher(cache, log), matcher(cache, log)
     store(cache, tier, ask(cache, STORED))
     store(cache, tier, ask(cache, OTHER))
     other.follow()
-    cache.forget(ask(cache, STORED).request.key.digest)
+    cache.purge(purge_conditions(key=ask(cache, STORED).request.key.digest))
     tier.sweep()
     other.follow()
     assert (tier.report()[""]["questions"], other.report()[""]["questions"], len(log.read_questions()[0])) == (1, 1, 1)
 
 
 @pytest.mark.usefixtures("_certain")
-def test_feedback_counts_as_a_wrong_label(cache: Cache) -> None:
+def test_feedback_counts_as_a_wrong_label(cache: InternalCache) -> None:
     tier = matcher(cache)
     store(cache, tier, ask(cache, STORED))
     certify(tier)
@@ -267,7 +271,7 @@ def test_feedback_counts_as_a_wrong_label(cache: Cache) -> None:
     assert report["levels"][0]["wrong"] == 1
 
 
-def test_a_broken_model_fails_no_request(cache: Cache, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broken_model_fails_no_request(cache: InternalCache, caplog: pytest.LogCaptureFixture) -> None:
     tier = matcher(cache)
     tier.embedder.broken = True  # type: ignore[attr-defined]
     for _ in range(2):
@@ -278,7 +282,7 @@ def test_a_broken_model_fails_no_request(cache: Cache, caplog: pytest.LogCapture
     assert tier.find(ask(cache, STORED)).kind == "none"
 
 
-def test_a_question_that_causes_a_fault_fails_alone(cache: Cache, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_question_that_causes_a_fault_fails_alone(cache: InternalCache, caplog: pytest.LogCaptureFixture) -> None:
     tier = matcher(cache)
     for _ in range(3):
         found = tier.find(ask(cache, f"How do I bake {POISON} bread?"))
@@ -289,7 +293,7 @@ def test_a_question_that_causes_a_fault_fails_alone(cache: Cache, caplog: pytest
     assert POISON not in caplog.records[0].getMessage()
 
 
-def test_a_log_that_cannot_be_read_ends_serving(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_cannot_be_read_ends_serving(cache: InternalCache, monkeypatch: pytest.MonkeyPatch) -> None:
     tier = matcher(cache)
 
     def broken(*_: Any, **__: Any) -> Any:

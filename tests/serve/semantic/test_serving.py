@@ -10,6 +10,7 @@ import anthropic
 import httpx
 import pytest
 
+from knapcache.cache.purging import purge_conditions
 from knapcache.serve.semantic import matcher
 from tests.serve.semantic.conftest import StartTier, TierProxy, learn_in_shadow
 from tests.support.meanings import TASKS, WORDINGS, Asked, MeaningUpstream, SemanticClient, spare_questions
@@ -211,7 +212,7 @@ def test_a_purged_entry_is_never_served(tier: TierProxy, client: SemanticClient)
     assert client.admin.request("DELETE", f"/admin/v1/entries/{matched}").status_code in (200, 204)
     again = client.ask(served.question)
     assert again.headers.get("x-knapcache-matched-key") != matched
-    tier.proxy.proxy.cache.purge(model="gpt-4o-mini")
+    tier.proxy.proxy.cache.purge(purge_conditions(model="gpt-4o-mini"))
     fresh = next(question for question in (wording.format(task) for wording in reversed(WORDINGS)))
     assert client.ask(f"Well, {fresh}").outcome == "miss"
 

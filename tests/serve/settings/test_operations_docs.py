@@ -97,7 +97,7 @@ def test_a_backup_of_a_running_cache_can_be_restored(tmp_path: Path) -> None:
         for request in requests:
             cache.fetch("chat/completions", request, lambda: Reply(b"answer", "m", cost=1.0))
         cache.maintain()
-        cache._coordinator.store.flush()
+        cache._internal.coordinator.store.flush()
         # The same call as `sqlite3 … ".backup …"`.
         with sqlite3.connect(f"file:{live}?mode=ro", uri=True) as source:
             copy = sqlite3.connect(tmp_path / "backup.sqlite")
@@ -106,7 +106,7 @@ def test_a_backup_of_a_running_cache_can_be_restored(tmp_path: Path) -> None:
         source.close()
         cache.check()
     with open_at(tmp_path / "backup.sqlite") as restored:
-        found = [restored.lookup("chat/completions", request).hit for request in requests]
+        found = [restored.get("chat/completions", request) for request in requests]
         assert [answer is not None and answer.payload == b"answer" for answer in found] == [True] * len(requests)
         restored.check()
 

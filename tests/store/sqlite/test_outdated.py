@@ -48,14 +48,14 @@ def test_entries_that_can_never_be_hit_leave(tmp_path: Path, caplog: pytest.LogC
         assert len(list(reader.scan())) == 40 + others
         caplog.set_level(logging.WARNING)
         with closing(Cache(CAPACITY, path=path, policy="lru")) as cache:
-            assert cache.stats()["entries"] == others
+            assert cache.stats().entries == others
             assert [fetch(cache, str(name)) for name in range(others + 1)] == ["hit"] * others + ["miss"]
             cache.check()
         assert len(list(reader.scan())) == others + 1, "a reader of before goes on"
     assert [record.getMessage().count("40 entries of an older version") for record in caplog.records] == [1]
     caplog.clear()
     with closing(Cache(CAPACITY, path=path, policy="lru")) as cache:
-        assert cache.stats()["entries"] == others + 1
+        assert cache.stats().entries == others + 1
     assert caplog.records == [], "the file is converted once"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from knapcache.cache import Cache
+from knapcache.cache.internal import InternalCache
 from knapcache.serve.admin.audit import AuditLog
 from knapcache.serve.admin.auth import Sessions
 from knapcache.serve.admin.semantic_control import SemanticControl
@@ -33,7 +33,7 @@ class AdminContext:
     audit: AuditLog
     started: float
     """When the proxy was started, Unix time."""
-    cache: Cache
+    cache: InternalCache
     memory_fallback: bool
     """Whether entries are in memory because the cache's file could not be opened."""
     authenticator: Authenticator

@@ -95,7 +95,7 @@ class Explainer:
         key = bytes.fromhex(event.key)
         records, since = browser.records(key) if key else ([], 0.0)
         canonical = browser.request(key) if key else None
-        entry = self._context.cache.entry(key) if key else None
+        entry = browser.entry(key) if key else None
         return RequestDetail(
             **row,
             attempts=list(event.attempts),
@@ -124,7 +124,7 @@ class Explainer:
 
     def _similar_answer(self, event: Event, *, content: bool) -> Explanation:
         judged = self._judged(event)
-        entry = None if judged is None else self._context.cache.entry(judged.matched_key)
+        entry = None if judged is None else self._context.cache.browser.entry(judged.matched_key)
         created = None if entry is None else time.time() - entry["age"]
         return similar_answer(
             event._replace(semantic=judged), created, event.endpoint, event.model, event.tenant, content=content

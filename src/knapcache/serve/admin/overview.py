@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from importlib.metadata import version
 from typing import Any
 
+from knapcache.cache.purging import purge_conditions
 from knapcache.errors import Incomplete, NotOwner, StoreError
 from knapcache.keys.outline import outline_of
 from knapcache.serve.admin import models, proxy_models
@@ -196,7 +197,7 @@ class Overview:
 
     def entry(self, key: str, *, content: bool) -> models.EntryWithContent | None:
         """Return one entry, or None. content: with request and answer."""
-        found = self._context.cache.entry(key)
+        found = self._context.cache.browser.entry(key)
         if found is None:
             return None
         texts = {}
@@ -220,10 +221,11 @@ class Overview:
         tenant = conditions.tenant
         if tenant is not None:
             tenant = self._namespace(tenant, self._scanned(fresh=True)["tenants"]) or tenant
-        chosen = conditions.model_dump(include=set(models.PURGE_CONDITIONS)) | {"tenant": tenant}
+        given = conditions.model_dump(include=set(models.PURGE_CONDITIONS)) | {"tenant": tenant}
+        chosen = purge_conditions(**given)
         if not conditions.dry_run:
-            return models.Purged(purged=self._context.cache.purge(**chosen))
-        found = self._context.cache.purge_preview(**chosen)
+            return models.Purged(purged=self._context.cache.purge(chosen))
+        found = self._context.cache.browser.purge_preview(chosen)
         rows = [models.EntryRow(**self._named(row, content=content)) for row in found["rows"]]
         return models.Purged(purged=0, preview=models.PurgePreview(**found | {"rows": rows}))
 

@@ -16,7 +16,8 @@ from collections.abc import Callable, Mapping
 from time import perf_counter, time
 from typing import Any
 
-from knapcache.cache import Answer, Cache
+from knapcache.cache import Answer
+from knapcache.cache.internal import InternalCache
 from knapcache.cache.values import EMPTY
 from knapcache.exchange.cache_headers import hit_header_lines
 from knapcache.exchange.exchange import Exchange
@@ -87,7 +88,7 @@ class FastPath:
 
     def __init__(
         self,
-        cache: Cache,
+        cache: InternalCache,
         append_event: Callable[[Event], Any],
         capacity: int = CAPACITY,
     ) -> None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from knapcache.cache import Cache
+from knapcache.cache.internal import InternalCache
 from knapcache.errors import InvalidInput
 from knapcache.serve.observe.events import (
     Event,
@@ -48,7 +48,7 @@ class EventPipeline:
         self,
         settings: Settings,
         folder: Path | None,
-        cache: Cache,
+        cache: InternalCache,
         buffer: EventBuffer,
         watchdog: LoopWatchdog | None = None,
         encryption_keys: Sequence[bytes] = (),

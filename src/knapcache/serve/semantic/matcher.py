@@ -19,7 +19,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from knapcache.cache import Cache
+from knapcache.cache.internal import InternalCache
 from knapcache.cache.values import SimilarMatch
 from knapcache.errors import InvalidInput, StoreError, UpstreamFailed, public_text
 from knapcache.keys.request import KeyedRequest
@@ -88,7 +88,7 @@ class Matcher:
 
     def __init__(
         self,
-        cache: Cache,
+        cache: InternalCache,
         embedder: Embedder,
         semantic_log: SemanticLog,
         errors: Mapping[str, float],

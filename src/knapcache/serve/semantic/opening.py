@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from knapcache.cache import Cache
+from knapcache.cache.internal import InternalCache
 from knapcache.cache.options import seal_secret
 from knapcache.errors import InvalidInput, UpstreamFailed
 from knapcache.price.meter import Meter
@@ -32,7 +32,7 @@ INDEX_CONTEXT = b"semantic index"
 
 def open_semantic(
     settings: Settings,
-    cache: Cache,
+    cache: InternalCache,
     upstreams: Upstreams,
     meter: Meter,
     append_verdict: Callable[[VerdictEvent], None],
