@@ -22,7 +22,7 @@ class OldName(NamedTuple):
     """An old name of `Cache`."""
 
     instead: str
-    """What to use instead."""
+    """What to use instead; empty: nothing, because it was for the proxy only."""
     find: Callable[[Any], Any]
     """Returns the attribute of a cache."""
 
@@ -53,7 +53,7 @@ OLD_NAMES = {
     "forget": OldName("purge(key=…)", lambda cache: lambda key: cache.purge(key=key) > 0),
     "purge_preview": OldName("purge(dry_run=True)", lambda cache: functools.partial(_purge_preview, cache)),
     "browser": _internal("browser", "entries and entry"),
-    "similar": _internal("similar", "get"),
+    "similar": _internal("similar", ""),
 }
 
 
@@ -62,7 +62,8 @@ def old_attribute(cache: Cache, name: str) -> Any:
     old = OLD_NAMES.get(name)
     if old is None:
         raise AttributeError(f"{type(cache).__name__!r} object has no attribute {name!r}", name=name, obj=cache)
-    warnings.warn(f"Cache.{name} ends with 0.3: use {old.instead}", DeprecationWarning, stacklevel=3)
+    advice = f"use {old.instead}" if old.instead else "it is for the proxy only"
+    warnings.warn(f"Cache.{name} ends with 0.3: {advice}", DeprecationWarning, stacklevel=3)
     return old.find(cache)
 
 
