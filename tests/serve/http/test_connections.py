@@ -10,6 +10,7 @@ import pytest
 from knapcache.serve.http.connections import (
     BODY,
     BUSY,
+    CLOSING,
     HEAD,
     IDLE,
     LINGER_SECONDS,
@@ -66,7 +67,7 @@ class Registry:
 async def test_every_stage_has_its_timeout() -> None:
     times = {"head_timeout": 10, "body_timeout": 20, "idle_timeout": 30, "write_timeout": 40}
     registry = Registry(**times)
-    allowed = {HEAD: 10.0, BODY: 20.0, IDLE: 30.0, UNREAD: 40.0, LINGERING: LINGER_SECONDS}
+    allowed = {HEAD: 10.0, BODY: 20.0, IDLE: 30.0, UNREAD: 40.0, CLOSING: 40.0, LINGERING: LINGER_SECONDS}
     found = {stage: ScriptedConnection("10.0.0.1", stage) for stage in Stage}
     registry.add(*found.values())
     registry.sweep(0.0)
@@ -121,6 +122,13 @@ async def test_the_oldest_idle_connection_of_the_largest_address_is_closed() -> 
         assert not any(connection.evicted for connection in few)
     assert [connection.at for connection in order] == [IDLE, IDLE, HEAD]
     assert order[:2] == many[2:4]
+
+
+async def test_a_connection_that_ends_takes_no_room() -> None:
+    registry = Registry(max_connections=2, max_connections_per_address=2)
+    idle, closing = ScriptedConnection("10.0.0.1", IDLE), ScriptedConnection("10.0.0.1", CLOSING)
+    assert registry.add(idle, closing, ScriptedConnection("10.0.0.1")) == [True, True, True]
+    assert (idle.evicted, closing.evicted) == (False, True)
 
 
 async def test_only_connections_that_still_wait_are_closed() -> None:

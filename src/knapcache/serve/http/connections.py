@@ -8,14 +8,16 @@ anyway, so a request costs no timer. A timeout may be late by two intervals.
     BODY        the rest of a body                      body_timeout, and one second more per MIN_RATE bytes received
     IDLE        the next request                        idle_timeout
     UNREAD      the client must read what was written   write_timeout without progress
+    CLOSING     the end of the connection: everything   write_timeout
+                was written, or the client has left
     BUSY        the response of the application         none; upstreams have timeouts of their own
     LINGERING   the client must read an error           LINGER_SECONDS
 
     Invariant: at most max_connections are open, of one address at most max_connections_per_address, and beside them at
     most MAX_REFUSED that get an error. Addresses in trusted_proxies have no share of their own.
 
-If there is no room for a new connection, one in HEAD, BODY, IDLE or LINGERING is closed for it: of the address with the
-most connections, idle ones first, the oldest first. If all are busy, the new one is refused.
+If there is no room for a new connection, one in CLOSING, LINGERING, IDLE, HEAD or BODY is closed for it: of the address
+with the most connections, in the order of these stages, the oldest first. If all are busy, the new one is refused.
 """
 
 from __future__ import annotations
@@ -55,15 +57,16 @@ WARNING_INTERVAL = 60.0
 class Stage(IntEnum):
     """What a connection waits for. The order is the order in which they are closed when there is no room."""
 
-    LINGERING = 0
-    IDLE = 1
-    HEAD = 2
-    BODY = 3
-    UNREAD = 4
-    BUSY = 5
+    CLOSING = 0
+    LINGERING = 1
+    IDLE = 2
+    HEAD = 3
+    BODY = 4
+    UNREAD = 5
+    BUSY = 6
 
 
-LINGERING, IDLE, HEAD, BODY, UNREAD, BUSY = Stage
+CLOSING, LINGERING, IDLE, HEAD, BODY, UNREAD, BUSY = Stage
 
 
 class ClientConnection(Protocol):
@@ -114,6 +117,7 @@ class Connections:
             BODY: settings.body_timeout,
             IDLE: settings.idle_timeout,
             UNREAD: settings.write_timeout,
+            CLOSING: settings.write_timeout,
             LINGERING: LINGER_SECONDS,
         }
         self._interval = min(INTERVAL, min(self._timeouts.values()) / 4)

@@ -326,8 +326,10 @@ class LimitedProtocol(HttpToolsProtocol):
     def stage(self) -> tuple[Stage, int]:
         """Return what the connection waits for, and a number that changes when it makes progress."""
         unread = self.transport.get_write_buffer_size()
-        if unread or self.transport.is_closing():  # with TLS, a connection that closes waits for its client
+        if unread:
             return connections.UNREAD, self.sent.count - unread
+        if self.transport.is_closing():  # with TLS it waits for its client
+            return connections.CLOSING, self.messages
         state = self.state
         in_body = state is PASSED_ON or state is HOLDING
         if self.flow.read_paused if in_body else self._responding():
@@ -346,7 +348,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._refuse(408, "timeout", "The body took too long.")
         elif stage is connections.HEAD and self.state is HEAD:
             self._refuse(408, "timeout", "The head took too long.")
-        elif stage is connections.UNREAD:
+        elif stage in (connections.UNREAD, connections.CLOSING):
             self.transport.abort()
         else:
             self.transport.close()
