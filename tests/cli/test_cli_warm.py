@@ -100,7 +100,14 @@ def test_ctrl_c_prints_the_summary(servers: tuple[FakeUpstream, str], tmp_path: 
     file = write(tmp_path / "r.jsonl", *(batch(f"slow {k}") for k in range(500)))
     command = [sys.executable, "-m", "knapcache", "warm", str(file), "--url", url, "--concurrency", "1"]
     before, upstream.delay = upstream.count(), 0.05
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A background job of a shell script ignores SIGINT, and its children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:
         wait_until(lambda: upstream.count() >= before + 3, "three requests")
         process.send_signal(signal.SIGINT)
         printed, errors = process.communicate(timeout=60)
