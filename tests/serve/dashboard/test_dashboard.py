@@ -305,7 +305,7 @@ def test_the_theme_follows_the_system_or_the_selection(browser: Browser, admin: 
 
 FITS = """(width) => document.documentElement.scrollWidth <= width
     && ["#chart svg", "#entries-table td.value"].every(
-        (name) => document.querySelector(name).getBoundingClientRect().right <= width)"""
+        (name) => document.querySelector(name)?.getBoundingClientRect().right <= width)"""
 
 
 def test_no_window_width_needs_horizontal_scrolling(browser: Browser, admin: FakeAdmin) -> None:
