@@ -1,4 +1,4 @@
-"""What several proxies that share a cache cost more than one cache whose policy sees every request at once.
+"""The extra cost of several proxies that share a cache, against one cache whose policy sees every request at once.
 
 The designs have the same capacity in total and decide with the same policy (cluster_designs.py):
 

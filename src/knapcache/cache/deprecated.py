@@ -22,7 +22,7 @@ class OldName(NamedTuple):
     """An old name of `Cache`."""
 
     instead: str
-    """What to use instead; empty: nothing, because it was for the proxy only."""
+    """The new name. Empty: there is none, because only the proxy used the old one."""
     find: Callable[[Any], Any]
     """Returns the attribute of a cache."""
 

@@ -1,4 +1,4 @@
-"""The arguments of a cache, in groups: checks, and what is made of them."""
+"""The arguments of a cache, in groups. Each group checks its arguments and builds the objects that they describe."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class StoreSource:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyOptions:
-    """What decides, what it is compared with, and what it may use."""
+    """The policy, the shadows, the number of keys that it remembers, and the quotas of namespaces."""
 
     name: str = "adaptive"
     shadows: Sequence[str] = ()
@@ -95,7 +95,7 @@ class PolicyOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class PriceOptions:
-    """What a miss costs."""
+    """The prices of calls, and the cost that the policy saves."""
 
     cost: str | Mapping[str, float] | Weights = "usd"
     prices: Mapping[str, Mapping[str, float] | None] | None = None
@@ -108,7 +108,7 @@ class PriceOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class KeyOptions:
-    """What the keys of requests depend on, besides the request."""
+    """The secret, the rules and the default namespace of keys."""
 
     secret: bytes | None = field(default=None, repr=False)
     rules: Rules | None = None

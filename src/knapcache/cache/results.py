@@ -90,7 +90,7 @@ class CachedEntry(IndexedByName):
     """The digest of the system prompt; empty without one."""
     size: int
     cost: float
-    """What the answer cost, in the policy's unit."""
+    """The cost of the answer, in the policy's unit."""
     usd: float | None
     seconds: float
     requests: float

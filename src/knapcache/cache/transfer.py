@@ -81,7 +81,7 @@ class ImportResult:
 
 
 class TransferHeader(NamedTuple):
-    """What the first line of a file says of its source. None: not known."""
+    """The first line of a file: the policy and the capacity of its source. None: not known."""
 
     policy: str | None
     capacity: int | None
