@@ -29,7 +29,7 @@ from typing import Any
 import uvicorn
 import uvloop
 
-from knapcache.serve.upstream import Client
+from knapcache.proxy.upstream import Client
 
 CHAT = "/v1/chat/completions"
 BYTES = 2048

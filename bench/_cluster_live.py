@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from _server_processes import LOAD_CORE, UPSTREAM_CORE, ServerProcess, baseline_server, knapcache, litellm
 from _targets import Row, target
-from proxy import CONNECTIONS, UPSTREAM_DELAY, HitServer, chat, run_load, send_all, zipf_order
 from tests.support.cluster_load import SECRET, proxies_on
 from tests.support.cluster_scenarios import freeze_engine, kill_primary_under_load, send_bursts
 from tests.support.engine_cuts import cut_repeatedly
@@ -29,6 +28,7 @@ from tests.support.redis_servers import EngineCluster, EngineServer, SentinelGro
 from knapcache.cli.output import print_table
 from knapcache.store.redis.ownership import LEASE_SECONDS
 from knapcache.testing import FakeUpstream
+from proxy import CONNECTIONS, UPSTREAM_DELAY, HitServer, chat, run_load, send_all, zipf_order
 
 SQLITE, NEAR, ENGINE, LITELLM = "SQLite file", "shared, near cache", "shared, engine", "LiteLLM proxy, Redis"
 OWNER, READER = "owner", "reader"

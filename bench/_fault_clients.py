@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from knapcache.errors import UpstreamFailed
-from knapcache.serve.upstream.client import Client, parse_base_url
-from knapcache.serve.upstream.connect import TlsFiles
-from knapcache.serve.upstream.proxies import environment_proxy
+from knapcache.proxy.upstream.client import Client, parse_base_url
+from knapcache.proxy.upstream.connect import TlsFiles
+from knapcache.proxy.upstream.proxies import environment_proxy
 
 Content = bytes | AsyncIterator[bytes] | None
 

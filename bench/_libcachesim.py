@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from knapcache.sim.trace import Trace
+from knapcache.lab.trace import Trace
 
 NAMES = {"fifo": "FIFO", "lru": "LRU", "sieve": "Sieve", "s3-fifo": "S3FIFO", "gdsf": "GDSF"}
 HASH_POWERS = (12, 14, 16, 18, 20)

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from knapcache.kernel import kernel, records
-from knapcache.sim.trace import Trace
+from knapcache.lab.trace import Trace
 
 BATCH, WINDOW, DRAWN = 4096, 16_384, 64
 DELTAS, COUNTERS = 31, 10

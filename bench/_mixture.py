@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from _targets import Row
 
-from knapcache.sim.grid import GridCell, run_cell
-from knapcache.sim.trace import Trace
+from knapcache.lab.grid import GridCell, run_cell
+from knapcache.lab.trace import Trace
 
 TRACES = ("agent_contexts", "oasst_zipf_1.0")
 REQUESTS = 30_000

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NoReturn
 
-from knapcache.prefix.request import PrefixRequest
-from knapcache.sim.prefix.chains import SharingRequest, to_prefix_requests
+from knapcache.features.prefix.lab.chains import SharingRequest, to_prefix_requests
+from knapcache.features.prefix.request import PrefixRequest
 
 DAY = 86_400.0
 MODEL = "claude-sonnet-4-5"

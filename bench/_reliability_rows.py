@@ -263,7 +263,7 @@ def fuzz(run: Run) -> Measured:
         found[target] = {"seed": FUZZ_SEED, **counts, "seconds": round(time.monotonic() - start, 1)}
         print(f"  {run.row}  {target}: {found[target]}", file=sys.stderr, flush=True)
     many = "test_responses_conform_to_the_document" + ("_with_many_examples" if run.scale >= 1 else "")
-    command = [sys.executable, "-m", "pytest", "-m", "long or not long", "tests/serve/admin/test_openapi.py"]
+    command = [sys.executable, "-m", "pytest", "-m", "long or not long", "tests/proxy/admin/test_openapi.py"]
     done = subprocess.run([*command, "-k", f"{many}["], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert done.returncode == 0, done.stdout[-2000:]
     operations = next(int(line.split()[0]) for line in done.stdout.splitlines() if " passed" in line)

@@ -15,6 +15,7 @@ from pathlib import Path
 import _semantic_questions
 from _server_processes import UPSTREAM_CORE, ServerProcess, baseline_server, knapcache
 from _targets import Row
+
 from proxy import CHAT, CONNECTIONS, HEADERS, PROMPTS, HitServer, run_load, send_all, zipf_order
 
 ROUNDS, SECONDS = 9, 2.0

@@ -18,8 +18,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from knapcache.semantic.index import FrameIndexes
-from knapcache.sim.semantic.read import LoggedQuestion
+from knapcache.features.semantic.index import FrameIndexes
+from knapcache.features.semantic.lab.read import LoggedQuestion
 
 
 class PeerRule(Protocol):

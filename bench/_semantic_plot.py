@@ -8,7 +8,7 @@ from pathlib import Path
 from _targets import Row
 from matplotlib.artist import Artist
 
-from knapcache.sim.figures import new_figure
+from knapcache.lab.figures import new_figure
 
 TIER = "knapcache"
 """The name of the semantic tier among the rules."""

@@ -1,4 +1,4 @@
-"""Fits CENTRE, SCALE and PRIOR of src/knapcache/semantic/score.py, and prints them.
+"""Fits CENTRE, SCALE and PRIOR of src/knapcache/features/semantic/score.py, and prints them.
 
     python bench/_semantic_prior.py
 
@@ -19,11 +19,11 @@ import _semantic_questions
 import numpy as np
 import numpy.typing as npt
 
-from knapcache.semantic.embedding import Embedder, local_embedder
-from knapcache.semantic.excluded import excluded
-from knapcache.semantic.features import FEATURES
-from knapcache.semantic.learner import CANDIDATES, MIN_COSINE, Candidate, SemanticLearner
-from knapcache.semantic.score import fit
+from knapcache.features.semantic.embedding import Embedder, local_embedder
+from knapcache.features.semantic.excluded import excluded
+from knapcache.features.semantic.learner import CANDIDATES, MIN_COSINE, Candidate, SemanticLearner
+from knapcache.features.semantic.match_features import FEATURES
+from knapcache.features.semantic.score import fit
 from knapcache_experiments.measured import traces_directory
 
 QUESTIONS = 8000

@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 from _targets import Row, target
 
+from knapcache.lab.figures import new_figure, style
+from knapcache.lab.grid import GridCell, run_cell
+from knapcache.lab.sweep import sweep
+from knapcache.lab.worlds import DEVELOPMENT, HELD_OUT, UNRESTRICTED, draw_world
 from knapcache.policy import registry
-from knapcache.sim.figures import new_figure, style
-from knapcache.sim.grid import GridCell, run_cell
-from knapcache.sim.sweep import sweep
-from knapcache.sim.worlds import DEVELOPMENT, HELD_OUT, UNRESTRICTED, draw_world
 
 SETS = {"development": DEVELOPMENT, "held-out": HELD_OUT, "unrestricted": UNRESTRICTED}
 """Sets of worlds and their seeds. The unrestricted worlds have no targets; they run with "all"."""

@@ -28,11 +28,11 @@ import numpy as np
 from _targets import Row
 
 from knapcache.cli.output import print_table
+from knapcache.lab import traffic
+from knapcache.lab.replay import replay
+from knapcache.lab.trace import Trace
+from knapcache.lab.traces import read_trace
 from knapcache.policy import registry
-from knapcache.sim import traffic
-from knapcache.sim.replay import replay
-from knapcache.sim.trace import Trace
-from knapcache.sim.traces import read_trace
 from knapcache_experiments.measured import traces_directory
 
 PUBLIC = ("oasst_zipf_0.6", "oasst_zipf_1.0", "mooncake_conversation", "adaptsize_camp", "agent_contexts")

@@ -49,7 +49,7 @@ from knapcache import Cache, Reply
 from knapcache.cache.cache import internal_of
 from knapcache.cli.output import print_table
 from knapcache.keys import Keyer
-from knapcache.sim.figures import new_figure
+from knapcache.lab.figures import new_figure
 from knapcache.store.base import Entry
 from knapcache.store.sqlite.store import SqliteStore
 

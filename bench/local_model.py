@@ -37,8 +37,8 @@ from typing import Any
 import httpx
 
 from knapcache.cli.output import print_table
-from knapcache.serve.upstream.embedded_model import REQUEST_HEADERS, EmbeddedModel
-from knapcache.serve.upstream.model_server import SLOTS
+from knapcache.proxy.upstream.embedded_model import REQUEST_HEADERS, EmbeddedModel
+from knapcache.proxy.upstream.model_server import SLOTS
 
 LONG_PROMPT = " ".join(f"The number {n} comes after the number {n - 1}." for n in range(1, 60))
 

@@ -24,8 +24,8 @@ from _peer_solvers import PEERS
 from _targets import Row, target
 
 from knapcache.cli.output import print_table
+from knapcache.lab.figures import new_figure
 from knapcache.oracle import WarmSolver, solve
-from knapcache.sim.figures import new_figure
 from knapcache.testing.knapsacks import KnapsackInstance, cache_like, classic
 
 LIMIT = 5.0

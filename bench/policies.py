@@ -10,7 +10,7 @@ and the PFOO-L bound (`pfoo`), which no cache can beat. The share of the gap tha
     (lru − policy) / (lru − pfoo)        over several cells: ratio of the sums, because some cells have almost no gap
 
 Public traces are read from $KNAPCACHE_TRACES, by default ../shared/data; missing ones are reported and skipped.
-Synthetic traffic (sim/traffic.py) and random worlds (sim/worlds.py, _worlds.py) guard against a policy tuned to a few
+Synthetic traffic (lab/traffic.py) and random worlds (lab/worlds.py, _worlds.py) guard against a policy tuned to a few
 files. One policy, the --subject, has targets. Worlds of the held-out seeds are for final results: while you develop a
 policy, run --worlds development. A mixture of two traces in one cache is compared with a cache for each (_mixture.py).
 
@@ -36,12 +36,12 @@ from _targets import Row, target
 
 from knapcache.cli.output import print_table
 from knapcache.errors import InvalidInput
+from knapcache.lab import traffic
+from knapcache.lab.figures import new_figure, style
+from knapcache.lab.grid import check_arguments, replay_grid
+from knapcache.lab.trace import Trace
+from knapcache.lab.traces import read_trace
 from knapcache.policy import registry
-from knapcache.sim import traffic
-from knapcache.sim.figures import new_figure, style
-from knapcache.sim.grid import check_arguments, replay_grid
-from knapcache.sim.trace import Trace
-from knapcache.sim.traces import read_trace
 from knapcache_experiments.measured import traces_directory
 
 ANSWERS = ("1%", "5%", "10%", "30%")

@@ -36,15 +36,15 @@ from _targets import Row, target
 
 from knapcache.cli.output import print_table
 from knapcache.errors import InvalidInput
+from knapcache.features.prefix.lab import read_prefix_trace, replay_rules
+from knapcache.features.prefix.lab.replay import LEARNED, default_rules, tariff_of
+from knapcache.features.prefix.learner import PrefixLearner
+from knapcache.features.prefix.request import PrefixRequest
+from knapcache.features.prefix.tariff import Tariff
+from knapcache.features.prefix.tier import PrefixMarker, PrefixMode, PrefixTier
+from knapcache.lab.figures import new_figure
 from knapcache.model import Endpoint
-from knapcache.prefix.learner import PrefixLearner
-from knapcache.prefix.request import PrefixRequest
-from knapcache.prefix.tariff import Tariff
 from knapcache.price.input_tokens import InputTokens
-from knapcache.serve.upstream.prefix_tier import PrefixMarker, PrefixMode, PrefixTier
-from knapcache.sim.figures import new_figure
-from knapcache.sim.prefix import read_prefix_trace, replay_rules
-from knapcache.sim.prefix.replay import LEARNED, default_rules, tariff_of
 from knapcache.threads import DeadlinePool, run_blocking
 from knapcache.wire.json_util import to_json
 from knapcache_experiments.measured import traces_directory

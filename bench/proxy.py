@@ -54,7 +54,7 @@ from _server_processes import (
 from _targets import Row, target
 
 from knapcache.cli.output import print_table
-from knapcache.sim.figures import new_figure
+from knapcache.lab.figures import new_figure
 
 OURS, ECHO, LITELLM, GPTCACHE, CANNED = "knapcache", "bare echo", "LiteLLM proxy", "GPTCache server", "canned"
 DIRECT, PASSTHROUGH, AIOHTTP = "direct", "passthrough only", "passthrough only, aiohttp client"

@@ -26,7 +26,7 @@ import numpy as np
 import polars
 
 from knapcache.cli.output import print_table
-from knapcache.sim.traces import read_trace
+from knapcache.lab.traces import read_trace
 
 REQUESTS = 1_000_000
 RUNS = 3

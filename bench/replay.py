@@ -34,13 +34,13 @@ from _targets import Row, target
 
 from knapcache.cli.output import print_table
 from knapcache.kernel import Records, kernel, records
+from knapcache.lab.figures import new_figure, style
+from knapcache.lab.numbering import Keys, trace_of_keys
+from knapcache.lab.replay import replay
+from knapcache.lab.synthetic import Workload
+from knapcache.lab.trace import Floats, Ints, Trace
+from knapcache.lab.traces.oracle_general import RECORD
 from knapcache.policy import registry
-from knapcache.sim.figures import new_figure, style
-from knapcache.sim.numbering import Keys, trace_of_keys
-from knapcache.sim.replay import replay
-from knapcache.sim.synthetic import Workload
-from knapcache.sim.trace import Floats, Ints, Trace
-from knapcache.sim.traces.oracle_general import RECORD
 
 REQUESTS, KEYS = 1_000_000, 100_000
 SHARES = (0.01, 0.1)

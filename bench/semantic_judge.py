@@ -25,8 +25,8 @@ from _answer_pairs import build_pairs
 from numpy.typing import NDArray
 
 from knapcache.cli.output import print_table
-from knapcache.semantic import judge
-from knapcache.semantic.embedding import Embedder, local_embedder
+from knapcache.features.semantic import judge
+from knapcache.features.semantic.embedding import Embedder, local_embedder
 
 THRESHOLDS = (0.7, 0.8, 0.85, 0.9, 0.95)
 

@@ -44,7 +44,7 @@ from _server_processes import HERE, KEY, LOAD_CORE, UPSTREAM_CORE, ServerProcess
 from _targets import Row, target
 
 from knapcache.cli.output import print_table
-from knapcache.sim.figures import new_figure
+from knapcache.lab.figures import new_figure
 from knapcache.threads import MAX_THREADS
 
 PROMPTS = 4000

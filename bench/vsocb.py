@@ -27,9 +27,9 @@ import numpy as np
 from _targets import Row, target
 
 from knapcache.cli.output import print_table
+from knapcache.lab.replay import replay
+from knapcache.lab.trace import Trace
 from knapcache.policy import registry
-from knapcache.sim.replay import replay
-from knapcache.sim.trace import Trace
 
 POLICIES = ("vsocb", "vsocb-lazy")
 KEY_COUNTS = (10**3, 10**4, 10**5)

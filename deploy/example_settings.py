@@ -15,9 +15,9 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from knapcache.serve.settings import AdminTokenSettings, RouteSettings, Settings, TenantSettings, UpstreamSettings
-from knapcache.serve.settings.loading import default_text
-from knapcache.serve.settings.webhooks import WebhookSettings
+from knapcache.features.webhooks.settings import WebhookSettings
+from knapcache.proxy.settings import AdminTokenSettings, RouteSettings, Settings, TenantSettings, UpstreamSettings
+from knapcache.proxy.settings.loading import default_text
 
 FILE = Path(__file__).resolve().parent / "knapcache.example.toml"
 WIDTH = 100

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from knapcache.lab.traffic import KINDS
+from knapcache.lab.worlds import DEVELOPMENT, HELD_OUT, REQUESTS, UNRESTRICTED
 from knapcache.policy import registry
-from knapcache.sim.traffic import KINDS
-from knapcache.sim.worlds import DEVELOPMENT, HELD_OUT, REQUESTS, UNRESTRICTED
 from knapcache_experiments.catalogue import EXPERIMENTS
 from tests.support.warm_python import WarmPython
 
@@ -139,8 +139,8 @@ def test_commands_in_the_docs_parse() -> None:
 
 def test_every_format_and_option_of_replay_is_documented() -> None:
     from knapcache.cli.main import build_parser
-    from knapcache.sim.grid import run_cell
-    from knapcache.sim.traces import FORMATS
+    from knapcache.lab.grid import run_cell
+    from knapcache.lab.traces import FORMATS
 
     page = text("docs/guides/lab.md")
     documented = re.findall(r"^\| `([a-z-]+)` \|", page.split("## Input formats")[1], re.MULTILINE)
@@ -156,7 +156,7 @@ def test_every_format_and_option_of_replay_is_documented() -> None:
 
 def test_every_option_and_field_of_plan_is_documented() -> None:
     from knapcache.cli.main import build_parser
-    from knapcache.sim import plan, summary
+    from knapcache.lab import plan, summary
 
     page = text("docs/guides/lab.md")
     usage = build_parser(["plan"])._subparsers._group_actions[0].choices["plan"].format_usage()  # type: ignore[union-attr, index]
@@ -522,8 +522,8 @@ def test_numbers_and_options_of_the_local_model() -> None:
     from knapcache.cli.main import build_parser
     from knapcache.demo import traffic as demo
     from knapcache.price.meter import USD_PER_SECOND
-    from knapcache.serve.settings import Settings
-    from knapcache.serve.upstream import embedded_model, model_server
+    from knapcache.proxy.settings import Settings
+    from knapcache.proxy.upstream import embedded_model, model_server
 
     page, bench = text("docs/get-started/embedded-model.md"), json.loads(text("bench/results/local_model.json"))
     for line in (

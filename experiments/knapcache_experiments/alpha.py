@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from knapcache.sim.executors import Jobs
-from knapcache.sim.figures import new_figure, style
-from knapcache.sim.theory import oracle_call_bound
+from knapcache.lab.executors import Jobs
+from knapcache.lab.figures import new_figure, style
+from knapcache.lab.theory import oracle_call_bound
 from knapcache_experiments.experiment import Experiment, ExperimentResult, option
 from knapcache_experiments.figure_1 import PaperSettings
 from knapcache_experiments.trials import Trial, require_option, run_trials, table_row

@@ -25,15 +25,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from knapcache.errors import InvalidInput
+from knapcache.lab.capacity import Capacity
+from knapcache.lab.executors import Jobs
+from knapcache.lab.figures import new_figure
+from knapcache.lab.grid import require_usable
+from knapcache.lab.sweep import sweep
+from knapcache.lab.synthetic import Workload
+from knapcache.lab.trace import Trace
+from knapcache.lab.traces import read_trace
 from knapcache.policy import registry
-from knapcache.sim.capacity import Capacity
-from knapcache.sim.executors import Jobs
-from knapcache.sim.figures import new_figure
-from knapcache.sim.grid import require_usable
-from knapcache.sim.sweep import sweep
-from knapcache.sim.synthetic import Workload
-from knapcache.sim.trace import Trace
-from knapcache.sim.traces import read_trace
 from knapcache_experiments.cluster_designs import ClusterCell, miss_cost
 from knapcache_experiments.experiment import Experiment, ExperimentResult, ExperimentSettings, option
 from knapcache_experiments.measured import traces_directory

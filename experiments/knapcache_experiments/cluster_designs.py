@@ -38,10 +38,10 @@ import numpy.typing as npt
 
 from knapcache.errors import InvalidInput
 from knapcache.kernel import Records, borrowed, kernel
+from knapcache.lab.replay import replay
+from knapcache.lab.trace import Floats, Ints, Trace
 from knapcache.policy import registry
 from knapcache.policy.registry import Spec
-from knapcache.sim.replay import replay
-from knapcache.sim.trace import Floats, Ints, Trace
 
 Flags = npt.NDArray[np.bool_]
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from knapcache.sim.executors import Jobs
-from knapcache.sim.figures import new_figure
+from knapcache.lab.executors import Jobs
+from knapcache.lab.figures import new_figure
 from knapcache_experiments.as_printed import REPAIRS
 from knapcache_experiments.experiment import Experiment, ExperimentResult
 from knapcache_experiments.figure_1 import PaperSettings

@@ -15,8 +15,8 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from knapcache.errors import InvalidInput
-from knapcache.sim.executors import Jobs
-from knapcache.sim.figures import as_png
+from knapcache.lab.executors import Jobs
+from knapcache.lab.figures import as_png
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,9 +11,9 @@ import math
 from dataclasses import dataclass
 
 from knapcache.errors import InvalidInput
-from knapcache.sim.executors import Jobs
-from knapcache.sim.figures import new_figure
-from knapcache.sim.synthetic import Workload
+from knapcache.lab.executors import Jobs
+from knapcache.lab.figures import new_figure
+from knapcache.lab.synthetic import Workload
 from knapcache_experiments.experiment import Experiment, ExperimentResult, ExperimentSettings, option
 from knapcache_experiments.plots import plot_mean
 from knapcache_experiments.trials import Trial, run_trials, table_row

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from knapcache.sim.executors import Jobs
-from knapcache.sim.figures import new_figure, style
+from knapcache.lab.executors import Jobs
+from knapcache.lab.figures import new_figure, style
 from knapcache_experiments.experiment import Experiment, ExperimentResult, option
 from knapcache_experiments.plots import plot_mean
 from knapcache_experiments.table_2 import MeasuredSettings, label, savings_rows

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from knapcache.errors import InvalidInput
-from knapcache.sim.gaps import gaps
-from knapcache.sim.synthetic import Queries, Workload, draw_queries
-from knapcache.sim.trace import Floats, Ints, Trace
-from knapcache.sim.valid_sets import BanditInstance
+from knapcache.lab.gaps import gaps
+from knapcache.lab.synthetic import Queries, Workload, draw_queries
+from knapcache.lab.trace import Floats, Ints, Trace
+from knapcache.lab.valid_sets import BanditInstance
 
 C1, C2 = 0.5, 2.5
 """Range of the cost of a miss."""

@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from knapcache.errors import InvalidInput
-from knapcache.sim import theory
-from knapcache.sim.executors import Jobs
-from knapcache.sim.gaps import gaps as gaps_of
-from knapcache.sim.synthetic import Workload, draw_queries
-from knapcache.sim.trace import Floats
-from knapcache.sim.valid_sets import MAX_ENUMERATED, BanditInstance
+from knapcache.lab import theory
+from knapcache.lab.executors import Jobs
+from knapcache.lab.gaps import gaps as gaps_of
+from knapcache.lab.synthetic import Workload, draw_queries
+from knapcache.lab.trace import Floats
+from knapcache.lab.valid_sets import MAX_ENUMERATED, BanditInstance
 from knapcache_experiments.experiment import Experiment, ExperimentResult, ExperimentSettings, option
 from knapcache_experiments.fits import fit_exponent
 from knapcache_experiments.gap_instances import GapWorkload

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from knapcache.sim.figures import new_figure, style
+from knapcache.lab.figures import new_figure, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from knapcache.errors import InvalidInput
+from knapcache.lab.executors import Jobs
+from knapcache.lab.figures import new_figure, style
+from knapcache.lab.files import OutputFile
+from knapcache.lab.synthetic import popularity
 from knapcache.policy import registry
-from knapcache.sim.executors import Jobs
-from knapcache.sim.figures import new_figure, style
-from knapcache.sim.files import OutputFile
-from knapcache.sim.synthetic import popularity
 from knapcache_experiments import live_measurement
 from knapcache_experiments.experiment import Experiment, ExperimentResult, ExperimentSettings, option
 from knapcache_experiments.measured import TABLES

@@ -38,7 +38,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from knapcache.errors import InvalidInput, MissingExtra, install_command
-from knapcache.sim.synthetic import popularity
+from knapcache.lab.synthetic import popularity
 
 MODEL = "smollm2-135m"
 PRICES = {MODEL: {"input": 2.0, "output": 4.0}}
@@ -263,6 +263,6 @@ def is_setting(name: str) -> bool:
 def require_proxy() -> None:
     """Raise MissingExtra if the proxy is not installed."""
     try:
-        import knapcache.serve.run  # noqa: F401 - only tests the import
+        import knapcache.proxy.run  # noqa: F401 - only tests the import
     except ImportError:
         raise MissingExtra(f"a live run needs the proxy and its model: {install_command('serve,local')}") from None

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from knapcache.errors import InvalidInput
-from knapcache.sim.executors import Jobs
-from knapcache.sim.figures import new_figure
+from knapcache.lab.executors import Jobs
+from knapcache.lab.figures import new_figure
 from knapcache_experiments.experiment import Experiment, ExperimentResult, option
 from knapcache_experiments.figure_1 import PaperSettings
 from knapcache_experiments.plots import plot_mean

@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from knapcache.errors import InvalidInput
-from knapcache.sim.synthetic import Queries, popularity
-from knapcache.sim.trace import Trace
+from knapcache.lab.synthetic import Queries, popularity
+from knapcache.lab.trace import Trace
 
 TABLES = Path(__file__).parent / "measured"
 COLUMNS = ("prompt", "sample", "prompt_tokens", "answer_tokens", "seconds")

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from knapcache.sim.executors import Jobs
-from knapcache.sim.figures import new_figure, style
+from knapcache.lab.executors import Jobs
+from knapcache.lab.figures import new_figure, style
 from knapcache_experiments.experiment import Experiment, ExperimentResult, option
 from knapcache_experiments.figure_1 import PaperSettings
 from knapcache_experiments.trials import AS_PRINTED, Trial, run_trials, table_row

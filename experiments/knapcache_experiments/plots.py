@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from knapcache.sim.figures import style
+from knapcache.lab.figures import style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from knapcache.errors import InvalidInput
-from knapcache.sim.executors import Jobs
-from knapcache.sim.figures import new_figure, style
-from knapcache.sim.synthetic import Workload, draw_queries
-from knapcache.sim.valid_sets import lengths
+from knapcache.lab.executors import Jobs
+from knapcache.lab.figures import new_figure, style
+from knapcache.lab.synthetic import Workload, draw_queries
+from knapcache.lab.valid_sets import lengths
 from knapcache_experiments.experiment import Experiment, ExperimentResult, option
 from knapcache_experiments.figure_1 import PaperSettings
 from knapcache_experiments.fits import fit_exponent

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from knapcache.sim.executors import Jobs
-from knapcache.sim.figures import new_figure, style
+from knapcache.lab.executors import Jobs
+from knapcache.lab.figures import new_figure, style
 from knapcache_experiments.experiment import Experiment, ExperimentResult, ExperimentSettings, option
 from knapcache_experiments.measured import MeasuredWorkload
 from knapcache_experiments.trials import Trial, TrialResult, mean_and_error, run_trials, table_row

@@ -15,9 +15,9 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from knapcache.serve.admin.auth import MAX_WRONG_TOKENS
-from knapcache.serve.admin.openapi import ROUTES, Route
-from knapcache.serve.settings.secrets import digest_of
+from knapcache.proxy.admin.auth import MAX_WRONG_TOKENS
+from knapcache.proxy.admin.openapi import ROUTES, Route
+from knapcache.proxy.settings.secrets import digest_of
 from tests.attacks.conftest import Connect
 from tests.support.proxy_process import ProxyProcess
 from tests.support.raw_client import chat, exchange, message

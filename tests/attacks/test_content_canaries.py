@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from knapcache.serve.admin.openapi import ROOT, document
-from knapcache.serve.settings.secrets import digest_of
+from knapcache.proxy.admin.openapi import ROOT, document
+from knapcache.proxy.settings.secrets import digest_of
 from tests.support.canaries import ODD, Canaries
 from tests.support.proxy_process import ADMIN_TOKEN, ProxyProcess
 from tests.support.recording_upstream import RecordedRequest, RecordingUpstream, UpstreamSide, plain

@@ -13,10 +13,10 @@ import pytest
 
 from knapcache import InvalidInput
 from knapcache.cli.main import main
-from knapcache.serve.observe.content_file import FILE_NAME, ContentFile, LogFilter
-from knapcache.serve.observe.content_log import BATCH, ContentLog
-from knapcache.serve.observe.content_record import MAX_CHARACTERS, MAX_JSON, MAX_REDACTED
-from knapcache.serve.redaction import BUILT_IN, LinearRegex
+from knapcache.features.content_log.file import FILE_NAME, ContentFile, LogFilter
+from knapcache.features.content_log.log import BATCH, ContentLog
+from knapcache.features.content_log.record import MAX_CHARACTERS, MAX_JSON, MAX_REDACTED
+from knapcache.features.content_log.redaction import BUILT_IN, LinearRegex
 from tests.support.content_lines import chat as content
 from tests.support.content_lines import write
 from tests.support.raw_client import CHAT, chat, exchange, message

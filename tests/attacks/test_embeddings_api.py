@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from knapcache.errors import UpstreamFailed
-from knapcache.serve.semantic.embeddings_endpoint import EndpointEmbedder
-from tests.serve.semantic.test_embeddings_endpoint import EmbeddingsApi
+from knapcache.features.semantic.embeddings_endpoint import EndpointEmbedder
+from tests.features.semantic.serving.test_embeddings_endpoint import EmbeddingsApi
 
 VECTOR = b"[1.0, 2.0, 3.0]"
 REPLIES: dict[str, Callable[[], bytes]] = {

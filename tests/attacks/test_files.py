@@ -12,9 +12,9 @@ import httpx
 import pytest
 
 from knapcache.errors import InvalidInput
-from knapcache.serve.run import run
-from knapcache.serve.settings import Settings
-from knapcache.serve.settings.secrets import data_directory
+from knapcache.proxy.run import run
+from knapcache.proxy.settings import Settings
+from knapcache.proxy.settings.secrets import data_directory
 from tests.support.proxy_process import ProxyProcess
 from tests.support.raw_client import chat, exchange
 from tests.support.recording_upstream import RecordingUpstream

@@ -11,7 +11,7 @@ import pytest
 from knapcache.store.redis.key_leases import KeyLease
 from knapcache.store.redis.store import RedisStore
 from knapcache.store.redis.urls import parse
-from tests.serve.test_shared_store import SharedProxy
+from tests.proxy.test_shared_store import SharedProxy
 from tests.support.recording_upstream import RecordingUpstream
 from tests.support.redis_servers import EngineServer
 from tests.support.stores import entry_of, key_of

@@ -19,8 +19,8 @@ from typing import Any
 import h11
 import pytest
 
-from knapcache.serve.http.app import App
-from knapcache.serve.settings import Settings
+from knapcache.proxy.http.app import App
+from knapcache.proxy.settings import Settings
 from tests.attacks.test_request_framing import ACCEPTED, REFUSED, SMUGGLED, UNFINISHED, Attack, post
 from tests.support.front_proxies import OPERATIONS, FrontProxy, careless, documented
 from tests.support.raw_client import CHAT, RawClient, WireResponse, chat, chat_body, chunked, exchange, message

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.serve.test_shared_store import CHAT, SharedProxy
+from tests.proxy.test_shared_store import CHAT, SharedProxy
 from tests.support.programs import find_module
 from tests.support.recording_upstream import RecordingUpstream
 from tests.support.redis_servers import EngineServer

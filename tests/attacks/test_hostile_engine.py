@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.serve.test_shared_store import SharedProxy
+from tests.proxy.test_shared_store import SharedProxy
 from tests.support.recording_upstream import RecordingUpstream
 from tests.support.redis_servers import EngineServer
 from tests.support.timing import wait_until, within

@@ -14,7 +14,7 @@ from typing import Any
 import h11
 import pytest
 
-from knapcache.serve.settings.secrets import digest_of
+from knapcache.proxy.settings.secrets import digest_of
 from tests.attacks.conftest import Connect
 from tests.attacks.test_passthrough import NEAR_PATHS
 from tests.support.raw_client import CHAT, RawClient, WireResponse, chat_body, exchange, message

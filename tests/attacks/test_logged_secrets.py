@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 
 from knapcache.cli.main import main
-from knapcache.serve.observe.content_file import FILE_NAME
+from knapcache.features.content_log.file import FILE_NAME
 from tests.support.recording_upstream import RecordedRequest, RecordingUpstream, UpstreamSide, plain
 from tests.support.running_proxy import RunningProxy
 from tests.support.secrets_corpus import CorpusSecret, corpus, left_of

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from knapcache.errors import InvalidInput
-from knapcache.serve.settings import Settings
-from knapcache.serve.settings.value_types import PASSTHROUGH
+from knapcache.proxy.settings import Settings
+from knapcache.proxy.settings.value_types import PASSTHROUGH
 from tests.support.raw_client import chunked, exchange, get, message
 from tests.support.recording_upstream import RecordingUpstream
 from tests.support.running_proxy import RunningProxy

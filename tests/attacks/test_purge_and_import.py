@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from knapcache.serve.settings.secrets import digest_of
+from knapcache.proxy.settings.secrets import digest_of
 from tests.attacks.conftest import Connect
 from tests.support.raw_client import RawClient, WireResponse, chat, exchange, message
 from tests.support.recording_upstream import RecordingUpstream

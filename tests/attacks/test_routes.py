@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from knapcache.serve.settings.secrets import digest_of
+from knapcache.proxy.settings.secrets import digest_of
 from tests.attacks.conftest import Connect
 from tests.support.proxy_process import ProxyProcess
 from tests.support.raw_client import CHAT, HealthProbe, RawClient, WireResponse, chat_body, exchange, message

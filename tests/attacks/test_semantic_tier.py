@@ -122,8 +122,8 @@ def test_a_hostile_tenant_changes_nothing_for_another(tmp_path: Path, monkeypatc
     for package in ("onnxruntime", "tokenizers", "usearch"):
         find_module(package, "the extra semantic")
     for module in ("log", "sqlite_log"):
-        monkeypatch.setattr(f"knapcache.serve.semantic.{module}.MAX_LABELS", 150)
-    monkeypatch.setattr("knapcache.serve.semantic.matcher.draw", lambda: 0.99)
+        monkeypatch.setattr(f"knapcache.features.semantic.{module}.MAX_LABELS", 150)
+    monkeypatch.setattr("knapcache.features.semantic.matcher.draw", lambda: 0.99)
     tenants = [
         {"name": name, "keys": [f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"]} for name, key in KEYS.items()
     ]

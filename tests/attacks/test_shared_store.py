@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.serve.test_shared_store import SharedProxy
+from tests.proxy.test_shared_store import SharedProxy
 from tests.support.programs import find_module
 from tests.support.recording_upstream import RecordingUpstream
 from tests.support.redis_servers import EngineServer

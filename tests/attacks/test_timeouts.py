@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from knapcache.serve.http.connections import Connections
+from knapcache.proxy.http.connections import Connections
 from tests.attacks.conftest import Connect
 from tests.support.programs import find_module
 from tests.support.proxy_process import ProxyProcess

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from knapcache.serve.http.tls import ServerCertificate
+from knapcache.proxy.http.tls import ServerCertificate
 from tests.attacks.test_timeouts import connections
 from tests.support.certificates import Certificate, make_certificate
 from tests.support.proxy_process import ADMIN_TOKEN, ProxyProcess
@@ -249,7 +249,7 @@ def test_the_log_stays_empty(
 
 
 def test_a_key_that_every_user_can_read_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING, "knapcache.serve")
+    caplog.set_level(logging.WARNING, "knapcache.proxy")
     made = make_certificate(tmp_path, "IP:127.0.0.1")
     made.key.chmod(0o600)
     ServerCertificate(made.cert, made.key)

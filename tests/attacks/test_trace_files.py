@@ -12,8 +12,8 @@ import pytest
 
 from knapcache.cli.main import main
 from knapcache.errors import InvalidInput
-from knapcache.sim.traces.read import read_trace
-from knapcache.sim.traces.source import MAX_LINE
+from knapcache.lab.traces.read import read_trace
+from knapcache.lab.traces.source import MAX_LINE
 
 HEADER = "time,key,size,cost\n"
 SCRIPT = "<script>alert(1)</script>"

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from knapcache.serve.observe.webhooks import WebhookDelivery, Webhooks, message_of
-from knapcache.serve.settings.webhooks import WebhookSettings
-from knapcache.serve.upstream import webhook_client
+from knapcache.features.webhooks import client as webhook_client
+from knapcache.features.webhooks.delivery import WebhookDelivery, Webhooks, message_of
+from knapcache.features.webhooks.settings import WebhookSettings
 from tests.support.certificates import Certificate, make_certificate
 from tests.support.proxy_process import ProxyProcess
 from tests.support.raw_client import chat, exchange

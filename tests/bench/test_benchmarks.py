@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from knapcache.sim.prefix.sessions import COLUMNS
+from knapcache.features.prefix.lab.sessions import COLUMNS
 from tests.support.programs import find_module
 from tests.support.redis_servers import require_engine
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from knapcache.sim.semantic.read import LoggedQuestion
+from knapcache.features.semantic.lab.read import LoggedQuestion
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "bench"))

@@ -7,9 +7,9 @@ import pytest
 
 from knapcache import Cache, Reply
 from knapcache.kernel import COMPILED
+from knapcache.lab.replay import replay
+from knapcache.lab.trace import Trace
 from knapcache.policy import registry
-from knapcache.sim.replay import replay
-from knapcache.sim.trace import Trace
 from knapcache.store.memory import OVERHEAD, MemoryStore
 from tests.support.caches import CHAT, request_of
 

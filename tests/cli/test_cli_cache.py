@@ -14,10 +14,10 @@ from knapcache import Cache, Reply
 from knapcache.cli.cache_file import FILE_NAME, SECRET_NAME, find_key, short_length
 from knapcache.cli.main import main
 from knapcache.errors import InvalidInput
-from knapcache.serve.http.auth import Authenticator
-from knapcache.serve.settings import Settings
-from knapcache.serve.settings.loading import load
-from knapcache.serve.settings.secrets import SECRET, server_secret
+from knapcache.proxy.http.auth import Authenticator
+from knapcache.proxy.settings import Settings
+from knapcache.proxy.settings.loading import load
+from knapcache.proxy.settings.secrets import SECRET, server_secret
 
 
 def cache_at(path: Path, policy: str = "gdsf-cost", **options: Any) -> Cache:

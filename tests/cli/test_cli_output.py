@@ -17,7 +17,7 @@ import pytest
 from knapcache import Cache, Reply
 from knapcache.cli.main import main
 from knapcache.cli.output import print_table, print_text
-from knapcache.sim.synthetic import Workload
+from knapcache.lab.synthetic import Workload
 
 Captured = pytest.CaptureFixture[str]
 COMMAND = [sys.executable, "-c", "from knapcache.cli.main import run; run()"]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from knapcache.cli.main import main
-from knapcache.sim.synthetic import Workload
+from knapcache.lab.synthetic import Workload
 
 Captured = pytest.CaptureFixture[str]
 QUICK = ["--policy", "lru,gdsf-cost", "--jobs", "1"]

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from knapcache.cli.main import main
-from knapcache.sim.synthetic import Workload
+from knapcache.lab.synthetic import Workload
 
 Captured = pytest.CaptureFixture[str]
 FIELDS = ["policy", "capacity", "requests", "hits", "miss_cost", "total_cost", "cost_ratio", "peak_size"]
@@ -182,7 +182,7 @@ def test_unreadable_traces(tmp_path: Path, capsys: Captured) -> None:
 
 
 def test_help_names_every_format(capsys: Captured) -> None:
-    from knapcache.sim.traces import FORMATS
+    from knapcache.lab.traces import FORMATS
 
     with pytest.raises(SystemExit):
         main(["replay", "--help"])

@@ -21,10 +21,10 @@ import pytest
 from knapcache.cli import serve
 from knapcache.cli.main import build_parser, main
 from knapcache.errors import install_command
-from knapcache.serve.http.auth import Authenticator
-from knapcache.serve.settings import Settings
-from knapcache.serve.settings.loading import read_text
-from knapcache.serve.settings.secrets import digest_of
+from knapcache.proxy.http.auth import Authenticator
+from knapcache.proxy.settings import Settings
+from knapcache.proxy.settings.loading import read_text
+from knapcache.proxy.settings.secrets import digest_of
 from tests.support.timing import wait_until
 
 

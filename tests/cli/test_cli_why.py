@@ -13,7 +13,7 @@ import pytest
 
 from knapcache import Cache, Reply
 from knapcache.cli.main import main
-from knapcache.semantic import reasons, vetoes
+from knapcache.features.semantic import reasons, vetoes
 
 CHAT = {"model": "gpt-4o", "temperature": 0, "messages": [{"role": "user", "content": "Where do swordfish live?"}]}
 ANTHROPIC = {"model": "claude", "max_tokens": 9, "messages": [{"role": "user", "content": "Say hello to the world"}]}

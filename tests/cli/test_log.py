@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from knapcache.cli.main import main
-from knapcache.serve.observe.content_file import ContentFile
-from knapcache.sim.traces.base import ColumnRules
-from knapcache.sim.traces.read import read_trace
+from knapcache.features.content_log.file import ContentFile
+from knapcache.lab.traces.base import ColumnRules
+from knapcache.lab.traces.read import read_trace
 from tests.support.content_lines import NOW, chat, write
 from tests.support.programs import find_module
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from knapcache.serve.settings import Settings
+from knapcache.proxy.settings import Settings
 from knapcache.testing import FakeUpstream
 from knapcache.units import parse_amount
 from tests.support.front_proxies import find, free_port, is_serving

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
-from knapcache.serve.settings import Settings
-from knapcache.serve.settings.loading import NOT_SETTINGS
+from knapcache.proxy.settings import Settings
+from knapcache.proxy.settings.loading import NOT_SETTINGS
 from tests.support.dockerfile import ImageFolder, Instruction, parse
 from tests.support.programs import find_program, run_program
 from tests.support.timing import wait_until

@@ -35,8 +35,8 @@ def test_the_wheel_has_the_packages_their_data_and_nothing_else(wheel: Path) -> 
     assert CHECK["wheel_problems"](names, CHECK["packaged_files"]()) == []
     for needed in (
         "knapcache/py.typed",
-        "knapcache/serve/dashboard/index.html",
-        "knapcache/serve/dashboard/app.js",
+        "knapcache/proxy/dashboard/index.html",
+        "knapcache/proxy/dashboard/app.js",
         "knapcache_experiments/measured/live.json",
         f"knapcache-{PROJECT['version']}.dist-info/licenses/LICENSE",
     ):

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from knapcache.serve.settings import AdminTokenSettings, Settings, TenantSettings, UpstreamSettings
-from knapcache.serve.settings.loading import default_text, load
+from knapcache.proxy.settings import AdminTokenSettings, Settings, TenantSettings, UpstreamSettings
+from knapcache.proxy.settings.loading import default_text, load
 from tests.support.certificates import make_certificate
 
 ROOT = Path(__file__).resolve().parents[2]

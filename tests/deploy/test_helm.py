@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from knapcache.serve.settings import Settings
+from knapcache.proxy.settings import Settings
 from knapcache.units import parse_amount
 from tests.support.programs import find_program, run_program
 

@@ -13,10 +13,10 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from knapcache.serve.limits.limits import LimitStatus
-from knapcache.serve.observe.events import UpstreamTry
-from knapcache.serve.observe.limit_metrics import limit_reason
-from knapcache.serve.observe.metrics import Metrics
+from knapcache.features.limits.limits import LimitStatus
+from knapcache.features.limits.metrics import limit_reason
+from knapcache.proxy.events.events import UpstreamTry
+from knapcache.proxy.events.metrics import Metrics
 from knapcache.testing import FakeUpstream
 from tests.support.events import event, prefix_event, semantic_event
 from tests.support.programs import find_program, run_program
@@ -90,8 +90,8 @@ def test_every_metric_and_label_in_the_dashboard_and_the_alerts_exists(metrics: 
 
 
 def test_outcomes_and_codes_in_the_queries_exist() -> None:
-    from knapcache.serve.observe.events import OUTCOMES
-    from knapcache.serve.observe.metrics import CODES, NO_RESPONSE
+    from knapcache.proxy.events.events import OUTCOMES
+    from knapcache.proxy.events.metrics import CODES, NO_RESPONSE
 
     for where, expression in expressions():
         for label, values in re.findall(r'\b(outcome|code)[=!]~?"([^"]*)"', expression):

@@ -11,11 +11,11 @@ import pytest
 
 from knapcache.errors import InvalidInput
 from knapcache.estimate.statistics import Confidence
+from knapcache.lab.replay import replay
+from knapcache.lab.synthetic import Workload
+from knapcache.lab.trace import Trace
 from knapcache.oracle.textbook import textbook
 from knapcache.policy.vsocb.policy import VSOCB
-from knapcache.sim.replay import replay
-from knapcache.sim.synthetic import Workload
-from knapcache.sim.trace import Trace
 from knapcache_experiments.as_printed import REPAIRS, AsPrinted
 
 QUERIES, ROUNDS, CAPACITY = 30, 700, 40

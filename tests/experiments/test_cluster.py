@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from knapcache.cli.main import main
 from knapcache.errors import InvalidInput
+from knapcache.lab.replay import replay
+from knapcache.lab.synthetic import Workload
+from knapcache.lab.trace import Trace
 from knapcache.policy import registry
 from knapcache.policy.base import Policy
-from knapcache.sim.replay import replay
-from knapcache.sim.synthetic import Workload
-from knapcache.sim.trace import Trace
 from knapcache_experiments.catalogue import EXPERIMENTS
 from knapcache_experiments.cluster import ClusterSettings, label
 from knapcache_experiments.cluster_designs import ClusterCell, miss_cost, replay_late, replay_parts

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from knapcache.sim.synthetic import Workload
+from knapcache.lab.synthetic import Workload
 from knapcache_experiments.catalogue import EXPERIMENTS
 from knapcache_experiments.experiment import Experiment, ExperimentResult
 from knapcache_experiments.trials import AS_PRINTED, Trial, TrialResult, simulate, table_row

@@ -13,11 +13,11 @@ import pytest
 
 from knapcache.errors import InvalidInput
 from knapcache.estimate.statistics import Confidence
+from knapcache.lab.gaps import gaps, optimal_cache
+from knapcache.lab.replay import replay
+from knapcache.lab.synthetic import Workload
+from knapcache.lab.valid_sets import BanditInstance
 from knapcache.policy.vsocb.policy import VSOCB
-from knapcache.sim.gaps import gaps, optimal_cache
-from knapcache.sim.replay import replay
-from knapcache.sim.synthetic import Workload
-from knapcache.sim.valid_sets import BanditInstance
 from knapcache_experiments import gap_instances
 from knapcache_experiments.catalogue import EXPERIMENTS
 from knapcache_experiments.experiment import ExperimentResult

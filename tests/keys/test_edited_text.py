@@ -16,11 +16,11 @@ import pytest
 
 from knapcache.errors import Uncacheable
 from knapcache.exchange.exchange import make_exchange, parse_request
+from knapcache.features.prefix.blocks import read_blocks
+from knapcache.features.prefix.marks import with_cache_key, with_marks
 from knapcache.keys.edited_text import edited_text, with_field
 from knapcache.keys.parse import parse_body
 from knapcache.model import Endpoint
-from knapcache.prefix.blocks import read_blocks
-from knapcache.prefix.marks import with_cache_key, with_marks
 from tests.support.timing import check_linear
 
 NUMBERS = (

@@ -24,9 +24,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from knapcache.lab.replay import replay
+from knapcache.lab.trace import Trace
 from knapcache.policy import registry
-from knapcache.sim.replay import replay
-from knapcache.sim.trace import Trace
 from tests.support.programs import find_module
 
 libcachesim = find_module("libcachesim", "the package libcachesim")  # has no wheels for some machines

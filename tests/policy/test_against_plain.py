@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from knapcache.errors import InvalidInput
 from knapcache.estimate.statistics import Confidence
+from knapcache.lab.replay import replay
+from knapcache.lab.trace import Trace
 from knapcache.policy import registry
 from knapcache.policy.base import Policy
-from knapcache.sim.replay import replay
-from knapcache.sim.trace import Trace
 from tests.support import reference_classics as plain_classics
 from tests.support import reference_policies as plain
 

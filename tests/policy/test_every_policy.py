@@ -15,10 +15,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from knapcache.errors import CorruptState, InvalidInput
 from knapcache.estimate.statistics import Confidence
+from knapcache.lab.replay import replay
+from knapcache.lab.trace import Trace
 from knapcache.policy import registry
 from knapcache.policy.base import Policy
-from knapcache.sim.replay import replay
-from knapcache.sim.trace import Trace
 from knapcache.testing import check_policy
 from knapcache.testing.policies import IDS, ModelCache, state_bytes
 

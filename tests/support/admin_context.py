@@ -10,19 +10,19 @@ from starlette.testclient import TestClient
 
 from knapcache import Cache, Reply
 from knapcache.cache.cache import internal_of
-from knapcache.serve.admin.app import admin_app
-from knapcache.serve.admin.audit import AuditLog
-from knapcache.serve.admin.context import AdminContext
-from knapcache.serve.admin.semantic_control import SemanticControl
-from knapcache.serve.admin.tokens import AdminTokens
-from knapcache.serve.http.auth import Authenticator
-from knapcache.serve.observe.events import Event, EventBuffer, EventConsumer
-from knapcache.serve.observe.history import History
-from knapcache.serve.observe.metrics import Metrics
-from knapcache.serve.observe.recent import RecentRequests
-from knapcache.serve.observe.recent_matches import RecentMatches
-from knapcache.serve.observe.upstream_health import UpstreamHealth
-from knapcache.serve.settings import Settings
+from knapcache.features.semantic.control import SemanticControl
+from knapcache.features.semantic.recent_matches import RecentMatches
+from knapcache.proxy.admin.app import admin_app
+from knapcache.proxy.admin.audit import AuditLog
+from knapcache.proxy.admin.context import AdminContext
+from knapcache.proxy.admin.tokens import AdminTokens
+from knapcache.proxy.events.events import Event, EventBuffer, EventConsumer
+from knapcache.proxy.events.history import History
+from knapcache.proxy.events.metrics import Metrics
+from knapcache.proxy.events.recent import RecentRequests
+from knapcache.proxy.events.upstream_health import UpstreamHealth
+from knapcache.proxy.http.auth import Authenticator
+from knapcache.proxy.settings import Settings
 
 TOKEN = "the token of these tests"
 BEARER = {"authorization": f"Bearer {TOKEN}"}

@@ -12,10 +12,10 @@ import h11
 import uvicorn
 from uvicorn.server import ServerState
 
-from knapcache.serve.http.asgi_request import AsgiRequest, ClientDisconnected
-from knapcache.serve.http.connections import Connections
-from knapcache.serve.http.uvicorn_protocol import FastPathProtocol
-from knapcache.serve.settings import Settings
+from knapcache.proxy.http.asgi_request import AsgiRequest, ClientDisconnected
+from knapcache.proxy.http.connections import Connections
+from knapcache.proxy.http.uvicorn_protocol import FastPathProtocol
+from knapcache.proxy.settings import Settings
 from tests.support.timing import async_wait_until
 
 Respond = Callable[[AsgiRequest], Awaitable[None]]

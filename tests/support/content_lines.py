@@ -7,11 +7,11 @@ from typing import Any
 
 import orjson
 
+from knapcache.features.content_log.file import ContentFile
+from knapcache.features.content_log.record import LoggedContent, make_record
+from knapcache.features.content_log.redaction import TextRedactor
 from knapcache.model import Endpoint
-from knapcache.serve.observe.content_file import ContentFile
-from knapcache.serve.observe.content_record import LoggedContent, make_record
-from knapcache.serve.observe.events import Event
-from knapcache.serve.redaction import TextRedactor
+from knapcache.proxy.events.events import Event
 from knapcache.wire import FORMATS
 
 NOW = time.time()

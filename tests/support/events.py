@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from knapcache.serve.observe.events import Event, PrefixEvent, SemanticEvent, VerdictEvent
+from knapcache.proxy.events.events import Event, PrefixEvent, SemanticEvent, VerdictEvent
 
 ROWS = ("models", "tenants", "minutes", "hours", "days")
 

@@ -24,17 +24,17 @@ from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-import knapcache.serve
-from knapcache.serve.admin.prefix_models import PrefixMode, prefix_summary
-from knapcache.serve.admin.semantic import SemanticAdmin
-from knapcache.serve.http.asgi_request import RequestRejected
-from knapcache.serve.observe.prefix_totals import PrefixTotals
-from knapcache.serve.observe.recent_matches import RecentMatches
-from knapcache.serve.observe.semantic_totals import SemanticTotals
+import knapcache.proxy
+from knapcache.features.prefix.models import PrefixMode, prefix_summary
+from knapcache.features.prefix.totals import PrefixTotals
+from knapcache.features.semantic.admin import SemanticAdmin
+from knapcache.features.semantic.recent_matches import RecentMatches
+from knapcache.features.semantic.totals import SemanticTotals
+from knapcache.proxy.http.asgi_request import RequestRejected
 from tests.support.semantic_control import LearnerControl
 from tests.support.timing import wait_until
 
-PAGES = Path(knapcache.serve.__file__).parent / "dashboard"
+PAGES = Path(knapcache.proxy.__file__).parent / "dashboard"
 POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
 TOKEN = "the-admin-token"
 STEPS = {"hour": (60, 60), "day": (60, 1440), "month": (3600, 720), "all": (86400, 45)}

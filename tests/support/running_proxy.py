@@ -6,9 +6,9 @@ import threading
 from pathlib import Path
 from typing import Any, Self
 
-from knapcache.serve.proxy import Proxy
-from knapcache.serve.run import listen, server
-from knapcache.serve.settings import Settings
+from knapcache.proxy.proxy import Proxy
+from knapcache.proxy.run import listen, server
+from knapcache.proxy.settings import Settings
 from tests.support.timing import wait_until
 
 

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, Self
 import h11
 import pytest
 
-from knapcache.serve.upstream import Client, Response, encode_headers
-from knapcache.serve.upstream.connect import TlsFiles
-from knapcache.serve.upstream.response import MAX_BODY
+from knapcache.proxy.upstream import Client, Response, encode_headers
+from knapcache.proxy.upstream.connect import TlsFiles
+from knapcache.proxy.upstream.response import MAX_BODY
 from tests.support.programs import find_module
 from tests.support.timing import DEADLINE, async_wait_until, within
 

@@ -66,7 +66,7 @@ class TenantNames:
                 self.principals[self._namespace(*principal)] = principal
 
     def _namespace(self, *principal: str) -> str:
-        from knapcache.serve.namespaces import principal_namespace
+        from knapcache.proxy.namespaces import principal_namespace
 
         assert self.secret is not None
         return principal_namespace(self.secret, *principal)
@@ -127,7 +127,7 @@ def locate(args: argparse.Namespace, *, create: bool = False) -> CacheLocation:
         if place is None:
             place = str(settings.path) if settings.store is None else settings.store.get_secret_value()
             if create and settings.store is None:
-                from knapcache.serve.settings.secrets import data_directory
+                from knapcache.proxy.settings.secrets import data_directory
 
                 data_directory(settings.path)
     if place is None:
@@ -165,7 +165,7 @@ def proxy_url(settings: Any) -> str:
 
 def load_settings(config: Path) -> Any:
     """Return the settings of a proxy."""
-    from knapcache.serve.settings.loading import load
+    from knapcache.proxy.settings.loading import load
 
     return load(config, secrets=False).settings
 
@@ -194,7 +194,7 @@ def resolve(
     beside = path / SECRET_NAME
     secret = given or (read_secret(beside) if beside.is_file() else environment_secret())
     if new and secret is None:
-        from knapcache.serve.settings.secrets import server_secret
+        from knapcache.proxy.settings.secrets import server_secret
 
         secret = server_secret(path).hex().encode()
     return file, secret

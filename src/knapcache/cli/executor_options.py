@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from knapcache.sim.executors import Jobs
+    from knapcache.lab.executors import Jobs
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +23,7 @@ def open_executor(args: argparse.Namespace) -> Iterator[Jobs]:
     if args.scheduler is None:
         yield args.jobs
         return
-    from knapcache.sim.cluster import DaskExecutor
+    from knapcache.lab.cluster import DaskExecutor
 
     with DaskExecutor(args.scheduler) as cluster:
         yield cluster

@@ -101,7 +101,7 @@ def run_all(experiments: Iterable[Experiment[Any]], args: argparse.Namespace) ->
 
 
 def run_one(experiment: Experiment[Any], args: argparse.Namespace) -> None:
-    from knapcache.sim.files import OutputDirectory
+    from knapcache.lab.files import OutputDirectory
     from knapcache_experiments.experiment import as_files
 
     fields = {field.name for field in dataclasses.fields(experiment.settings)}

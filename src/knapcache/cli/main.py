@@ -15,22 +15,22 @@ from knapcache.cli import (
     export,
     import_entries,
     inspect,
-    log,
     plan,
     policies,
-    prefix,
     purge,
     rekey,
     replay,
     route,
-    semantic,
     serve,
     warm,
-    webhook,
-    why,
 )
 from knapcache.cli.help_format import HelpFormatter
 from knapcache.errors import KnapcacheError, suggestion
+from knapcache.features.content_log import cli as log
+from knapcache.features.explain import cli as why
+from knapcache.features.prefix import cli as prefix
+from knapcache.features.semantic import cli as semantic
+from knapcache.features.webhooks import cli as webhook
 
 DESCRIPTION = "An LLM response cache that learns what is worth keeping."
 REMOVED = {"migrate": "; `knapcache export FROM | knapcache import - TO` copies a cache"}

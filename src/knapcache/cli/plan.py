@@ -35,8 +35,8 @@ def add(commands: Any, *, with_options: bool) -> None:
     if not with_options:
         commands.add_parser("plan", help=HELP)
         return
-    from knapcache.sim.plan import POLICIES, RANGE
-    from knapcache.sim.sampling import DEFAULT_REQUESTS
+    from knapcache.lab.plan import POLICIES, RANGE
+    from knapcache.lab.sampling import DEFAULT_REQUESTS
 
     epilog = EXAMPLES + trace_options.format_list()
     parser = commands.add_parser("plan", help=HELP, description=DESCRIPTION, epilog=epilog)
@@ -68,12 +68,12 @@ def add(commands: Any, *, with_options: bool) -> None:
 
 
 def execute(args: argparse.Namespace) -> None:
-    from knapcache.sim import report, summary
-    from knapcache.sim.capacity import CapacityRange
-    from knapcache.sim.files import OutputDirectory, OutputFile
-    from knapcache.sim.grid import check_arguments
-    from knapcache.sim.plan import make_plan
-    from knapcache.sim.sampling import parse_sample
+    from knapcache.lab import report, summary
+    from knapcache.lab.capacity import CapacityRange
+    from knapcache.lab.files import OutputDirectory, OutputFile
+    from knapcache.lab.grid import check_arguments
+    from knapcache.lab.plan import make_plan
+    from knapcache.lab.sampling import parse_sample
 
     # Everything that can be rejected is rejected before the log is read, which may take minutes.
     rules = trace_options.column_rules(args)

@@ -53,9 +53,9 @@ def add(commands: Any, *, with_options: bool) -> None:
 
 
 def execute(args: argparse.Namespace) -> None:
-    from knapcache.sim import summary
-    from knapcache.sim.files import OutputDirectory, OutputFile
-    from knapcache.sim.grid import check_arguments, replay_grid
+    from knapcache.lab import summary
+    from knapcache.lab.files import OutputDirectory, OutputFile
+    from knapcache.lab.grid import check_arguments, replay_grid
 
     rules = trace_options.column_rules(args)
     policies = trace_options.split_list(args.policy)

@@ -18,7 +18,7 @@ from knapcache.cli.output import print_table
 from knapcache.errors import InvalidInput, MissingExtra, install_command
 
 if TYPE_CHECKING:
-    from knapcache.serve.settings import Settings
+    from knapcache.proxy.settings import Settings
 
 HELP = "run the caching proxy and its dashboard"
 DESCRIPTION = """Run an OpenAI-compatible caching proxy with a dashboard.
@@ -91,7 +91,7 @@ def execute(args: argparse.Namespace) -> None:
     missing = [name for name in REQUIRED_PACKAGES if find_spec(name) is None]
     if missing:
         raise MissingExtra(f"the proxy needs {', '.join(missing)}: {install_command('serve')}")
-    from knapcache.serve.settings.loading import load, rows
+    from knapcache.proxy.settings.loading import load, rows
 
     flags = settings_from_flags(args)
     loaded = load(args.config, flags)
@@ -99,7 +99,7 @@ def execute(args: argparse.Namespace) -> None:
         print(rotate_token(loaded.settings))
     elif not args.show_settings:
         args.ends_by_interrupt = True
-        from knapcache.serve.run import run
+        from knapcache.proxy.run import run
 
         run(loaded.settings, partial(load, args.config, flags))
     elif args.json:
@@ -109,7 +109,7 @@ def execute(args: argparse.Namespace) -> None:
 
 
 def settings_from_flags(args: argparse.Namespace) -> dict[str, Any]:
-    from knapcache.serve.settings.loading import from_text, read_text
+    from knapcache.proxy.settings.loading import from_text, read_text
 
     found = {name: read_text(getattr(args, name)) for name in FLAGS if getattr(args, name) is not None}
     if args.upstream is not None:
@@ -142,7 +142,7 @@ def read_key() -> str:
 
 def hash_key(key: str) -> str:
     """Return the digest of a key. Keys short enough to be guessed from their digest are rejected."""
-    from knapcache.serve.settings.secrets import MIN_KEY_LENGTH, digest_of
+    from knapcache.proxy.settings.secrets import MIN_KEY_LENGTH, digest_of
 
     if len(key) < MIN_KEY_LENGTH:
         raise InvalidInput(
@@ -173,8 +173,8 @@ def check_name(name: str, what: str) -> None:
 
 def rotate_token(settings: Settings) -> str:
     """Replace the token in the data directory, and return the text to print. A running proxy uses the new one."""
-    from knapcache.serve.admin.audit import AuditLog, new_record
-    from knapcache.serve.settings.secrets import TOKEN, data_directory, replace_token
+    from knapcache.proxy.admin.audit import AuditLog, new_record
+    from knapcache.proxy.settings.secrets import TOKEN, data_directory, replace_token
 
     if settings.derives_admin_token:
         raise InvalidInput("the token is derived from secret: change secret at every proxy, or set admin_token")

@@ -14,8 +14,8 @@ from knapcache.cli import executor_options
 from knapcache.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from knapcache.sim.trace import Trace
-    from knapcache.sim.traces import BrokenLine, ColumnRules, Prices
+    from knapcache.lab.trace import Trace
+    from knapcache.lab.traces import BrokenLine, ColumnRules, Prices
 
 CAPACITY_HELP = """in the trace's size unit, with an optional unit in any case (kB, MB, GB, KiB, …), or in %% of the
 working set, the sum over all keys of the largest size of each key"""
@@ -25,7 +25,7 @@ MAX_NOTICES = 10
 
 def format_list() -> str:
     """Return the list of trace formats for the end of a help text."""
-    from knapcache.sim.traces import FORMATS
+    from knapcache.lab.traces import FORMATS
 
     lines = [f"  {name:15} {one.summary}" for name, one in FORMATS.items()]
     return "trace formats (detected from the content unless --format is given):\n" + "\n".join(lines)
@@ -47,7 +47,7 @@ def add_trace(parser: argparse.ArgumentParser, metavar: str) -> None:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that map fields of the trace to time, key, size and cost."""
-    from knapcache.sim.traces import FORMATS
+    from knapcache.lab.traces import FORMATS
 
     option = parser.add_argument_group("trace options").add_argument
     option("--format", choices=tuple(FORMATS), metavar="NAME", help="trace format; see the list below")
@@ -69,7 +69,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def column_rules(args: argparse.Namespace) -> ColumnRules:
-    from knapcache.sim.traces import ColumnRules
+    from knapcache.lab.traces import ColumnRules
 
     return ColumnRules(
         time=args.time,
@@ -87,7 +87,7 @@ def split_list(text: str) -> list[str]:
 
 
 def parse_prices(text: str) -> Prices | Literal["auto"]:
-    from knapcache.sim.traces import AUTO, Prices
+    from knapcache.lab.traces import AUTO, Prices
 
     if text.strip().lower() == AUTO:
         return AUTO
@@ -112,7 +112,7 @@ def read(args: argparse.Namespace, rules: ColumnRules, paths: Sequence[Path]) ->
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from knapcache.sim.traces import read_trace
+    from knapcache.lab.traces import read_trace
 
     first_broken: BrokenLine | None = None
     count = 0

@@ -99,11 +99,11 @@ class Warmer:
     def __init__(self, args: argparse.Namespace) -> None:
         try:
             from knapcache.demo.traffic import CONNECT_TIMEOUT, REQUEST_TIMEOUT, TrafficOptions
+            from knapcache.features.limits.estimate import CostEstimator
             from knapcache.price.meter import Meter
-            from knapcache.serve.limits.estimate import CostEstimator
-            from knapcache.serve.settings.loading import load
-            from knapcache.serve.upstream import Client
-            from knapcache.serve.upstream.connect import TlsFiles
+            from knapcache.proxy.settings.loading import load
+            from knapcache.proxy.upstream import Client
+            from knapcache.proxy.upstream.connect import TlsFiles
         except ImportError:
             raise MissingExtra(f"warm needs the proxy's HTTP client: {install_command('serve')}") from None
         keys = () if args.key_env is None else (os.environ.get(args.key_env, ""),)
@@ -142,7 +142,7 @@ class Warmer:
         return self.spent + self.reserved + usd <= self._max_usd + 1e-12  # sums of floats may be wrong by less
 
     def _estimate(self, endpoint: Endpoint, body: dict[str, Any]) -> float:
-        from knapcache.serve.limits.limited_call import max_output
+        from knapcache.features.limits.limited_call import max_output
 
         model = body["model"]
         if self._max_usd < math.inf and self._meter.input_price(endpoint, model) is None:
@@ -152,7 +152,7 @@ class Warmer:
     async def _send(self, endpoint: Endpoint, body: dict[str, Any], estimate: float) -> None:
         """Send a request, and count its outcome and its cost."""
         from knapcache.demo.traffic import CACHED_OUTCOMES, error_text
-        from knapcache.serve.upstream import encode_headers
+        from knapcache.proxy.upstream import encode_headers
 
         headers = {"content-type": "application/json", "anthropic-version": "2023-06-01"}
         for key in self._options.keys:

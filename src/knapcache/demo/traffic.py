@@ -35,7 +35,7 @@ from urllib.parse import urlsplit
 from knapcache.errors import InvalidInput, MissingExtra, UpstreamFailed, install_command, reason_text
 
 if TYPE_CHECKING:
-    from knapcache.serve.upstream import Client
+    from knapcache.proxy.upstream import Client
 
 ZIPF_EXPONENT = 1.0
 DRIFT_INTERVAL = 25
@@ -222,8 +222,8 @@ async def send_traffic(
     Raises InvalidInput if the server is down or rejects the requests.
     """
     try:
-        from knapcache.serve.upstream import Client
-        from knapcache.serve.upstream.connect import TlsFiles
+        from knapcache.proxy.upstream import Client
+        from knapcache.proxy.upstream.connect import TlsFiles
     except ImportError:
         raise MissingExtra(f"demo needs the proxy's HTTP client: {install_command('serve')}") from None
     in_flight = asyncio.Semaphore(options.clients)
@@ -250,7 +250,7 @@ async def send_traffic(
 
 async def send_request(client: Client, options: TrafficOptions, request: DemoRequest, stats: TrafficStats) -> None:
     """Send one request and record its result. Raises InvalidInput if further requests are pointless."""
-    from knapcache.serve.upstream import encode_headers
+    from knapcache.proxy.upstream import encode_headers
 
     body = {
         "model": request.model,

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from knapcache.errors import InvalidInput
+from knapcache.lab.replay import replay
+from knapcache.lab.trace import Trace
 from knapcache.model import Decision
 from knapcache.policy.base import Policy
-from knapcache.sim.replay import replay
-from knapcache.sim.trace import Trace
 
 Build = Callable[[int, int], Policy]
 """(capacity, ids) → a new policy."""

@@ -14,6 +14,9 @@ from hypothesis import strategies as st
 from knapcache.errors import InvalidInput
 from knapcache.estimate.costs import COSTS_HEAD, COSTS_ROW
 from knapcache.estimate.discount import HALF_LIVES
+from knapcache.lab.replay import replay
+from knapcache.lab.trace import Floats, Ints, Trace
+from knapcache.lab.traffic import answers, zipf
 from knapcache.policy import registry
 from knapcache.policy.adaptive.experts import (
     EXPERT_COUNT,
@@ -36,9 +39,6 @@ from knapcache.policy.adaptive.tournament import (
     grow_loss_weight,
     leader_after,
 )
-from knapcache.sim.replay import replay
-from knapcache.sim.trace import Floats, Ints, Trace
-from knapcache.sim.traffic import answers, zipf
 
 
 def trace_of(keys: Ints, sizes: Ints, costs: Floats) -> Trace:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from knapcache.lab.trace import Floats, Trace
+from knapcache.lab.worlds import draw_world
 from knapcache.policy.adaptive.experts import EXPERT_COUNT
 from knapcache.policy.adaptive.policy import CHECK_EVERY, Adaptive
 from knapcache.policy.adaptive.tournament import ALL_HASHES, CLEAR_LEAD, PREFERENCE, WINDOWS
-from knapcache.sim.trace import Floats, Trace
-from knapcache.sim.worlds import draw_world
 
 LIMIT = CLEAR_LEAD * PREFERENCE
 """1 − ε: after a check no expert's loss is below this share of the leader's."""

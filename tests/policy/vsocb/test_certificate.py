@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from knapcache.estimate.statistics import Confidence
+from knapcache.lab.replay import replay
+from knapcache.lab.trace import Trace
 from knapcache.oracle import solve
 from knapcache.oracle.skip import harmless, slack
 from knapcache.policy.vsocb.policy import VSOCB, LazyVSOCB
-from knapcache.sim.replay import replay
-from knapcache.sim.trace import Trace
 
 IDS = 25
 

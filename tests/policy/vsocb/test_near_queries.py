@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from knapcache.estimate.statistics import Confidence, relative_value
+from knapcache.lab.replay import replay
+from knapcache.lab.trace import Trace
 from knapcache.oracle import solve
 from knapcache.policy.vsocb.policy import VSOCB, LazyVSOCB
-from knapcache.sim.replay import replay
-from knapcache.sim.trace import Trace
 
 IDS = 1600  # more than MIN_NEAR, so that queries are frozen
 SAME_VALUE = 3e-12

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from knapcache.errors import StoreError
-from knapcache.serve.limits.core import CallAmounts, LimitValues, Read, Reserve, Scope, Settle
-from knapcache.serve.limits.redis_counts import RedisCounts
+from knapcache.features.limits.core import CallAmounts, LimitValues, Read, Reserve, Scope, Settle
+from knapcache.features.limits.redis_counts import RedisCounts
 from knapcache.store.redis.call_counts import MAX_OPERATIONS
 from knapcache.store.redis.store import RedisStore
 from tests.store.redis.conftest import OpenStore

@@ -12,10 +12,10 @@ from random import Random
 import pytest
 
 from knapcache.errors import StoreError
-from knapcache.serve.limits.core import CallAmounts
-from knapcache.serve.limits.sqlite_counts import SqliteCounts
-from knapcache.serve.observe.content_file import ContentFile, LogFilter
-from knapcache.serve.semantic.sqlite_log import SqliteLog
+from knapcache.features.content_log.file import ContentFile, LogFilter
+from knapcache.features.limits.core import CallAmounts
+from knapcache.features.limits.sqlite_counts import SqliteCounts
+from knapcache.features.semantic.sqlite_log import SqliteLog
 from knapcache.store.sqlite.rows import Sealer
 from tests.support.timing import within
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from knapcache.serve.admin.app import admin_app
-from knapcache.serve.admin.openapi import ROOT, ROUTES
+from knapcache.proxy.admin.app import admin_app
+from knapcache.proxy.admin.openapi import ROOT, ROUTES
 from tests.support.admin_context import TOKEN, AdminHarness
 from tests.support.fuzzing import Mutator, Progress, no_progress
 

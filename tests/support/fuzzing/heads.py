@@ -19,8 +19,8 @@ import h11
 import uvicorn
 from uvicorn.server import ServerState
 
-from knapcache.serve.http.asgi_request import AsgiRequest
-from knapcache.serve.http.uvicorn_protocol import FastPathProtocol
+from knapcache.proxy.http.asgi_request import AsgiRequest
+from knapcache.proxy.http.uvicorn_protocol import FastPathProtocol
 from tests.support.asgi_server import RecordingApp
 from tests.support.fuzzing import Mutator, Progress, no_progress, pieces
 

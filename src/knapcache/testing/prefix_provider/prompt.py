@@ -1,7 +1,7 @@
 """Request bodies as prompts: blocks in the order of the provider's prefix, with their tokens and cache marks.
 
 Two prompts have a common prefix as long as the digests of their blocks are equal. A digest covers the block, its role
-and all blocks before it, but no cache marks. These functions do not use `knapcache.prefix`, because they test it.
+and all blocks before it, but no cache marks. These functions do not use `features.prefix`, because they test it.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Features of the proxy: parts that can be left out, one folder each (`knapcache/proxy/features.py`)."""

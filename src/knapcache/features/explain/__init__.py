@@ -1,0 +1,1 @@
+"""Explains why a request was a hit or a miss."""

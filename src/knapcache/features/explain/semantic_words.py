@@ -1,0 +1,79 @@
+"""What the semantic tier did with a request, in plain words."""
+
+from __future__ import annotations
+
+from knapcache.features.semantic.reasons import EXCLUSIONS, FAILURES
+from knapcache.proxy.admin.request_models import Explanation, FieldDifference, SimilarEntry
+from knapcache.proxy.events.events import Event, SemanticEvent
+
+NOT_MATCHED = {
+    "": "No stored question was near.",
+    "veto": "Stored questions were near, but differ in a number, a name, a negation or the like, so none was taken.",
+    "evicted": "The answer to the nearest question is no longer stored.",
+    "other frame": "The nearest question belongs to a request that differs in more than its text.",
+}
+
+
+def similar_answer(
+    event: Event, created: float | None, endpoint: str, model: str, tenant: str, *, content: bool
+) -> Explanation:
+    """Explain an answer by similarity. created: when the entry was stored that answered; None: it is gone since."""
+    match = event.semantic
+    if match is None:
+        text = "The stored answer to a question in another wording was sent. Its proxy knows the match."
+        return Explanation(kind="similar", title="The answer to a similar question", text=text)
+    text = (
+        f"No identical request was stored, but one in another wording. The similarity of the questions is "
+        f"{match.similarity:.3f}, and the estimated risk of a wrong answer {percent(match.risk)}"
+    )
+    text += f", which was certified. The match is {match.match_id}."
+    if match.verdict in ("different", "undecided"):
+        text += " It was marked as wrong since."
+    difference = FieldDifference(
+        field="question",
+        text="another wording",
+        here=match.question if content and match.question else None,
+        there=match.matched_question if content and match.matched_question else None,
+    )
+    nearest = SimilarEntry(
+        key=match.matched_key,
+        endpoint=endpoint,
+        model=model,
+        tenant=tenant,
+        created=created or 0.0,
+        stored=created is not None,
+        words=match.matched_question if content and match.matched_question else None,
+        differences=[difference],
+    )
+    title = "The answer to a similar question"
+    return Explanation(kind="similar", title=title, text=text, at=created, nearest=nearest)
+
+
+def tier_text(match: SemanticEvent | None) -> str:
+    """Return what the tier did with a request that it did not answer; empty if it did, or was not asked."""
+    if match is None or match.kind == "served":
+        return ""
+    near = (
+        f"A question of similarity {match.similarity:.3f} was stored, with an estimated risk of {percent(match.risk)}."
+    )
+    judged = {
+        "same": " Its answer was the same.",
+        "different": " Its answer would have been wrong.",
+        "undecided": " Whether its answer was the same is undecided, which counts as wrong.",
+    }.get(match.verdict, "")
+    if match.kind == "shadow":
+        return f"{near} It was not served: such a risk is not certified, or the tier only observes.{judged}"
+    if match.kind == "audit":
+        return f"{near} It could be served, but was drawn at random for a check.{judged}"
+    if match.kind == "excluded":
+        return f"Never matched: {EXCLUSIONS.get(match.reason, match.reason)}."
+    if match.kind == "refused":
+        return "Not matched: the client asked for that (no-transform, or x-knapcache-semantic: off)."
+    if match.kind == "failed":
+        return f"Not looked up: {FAILURES.get(match.reason, 'the tier did not answer')}."
+    return NOT_MATCHED.get(match.reason, NOT_MATCHED["veto"])
+
+
+def percent(share: float) -> str:
+    """Return a share with two significant digits."""
+    return f"{float(f'{100 * share:.2g}'):g} %"

@@ -1,0 +1,140 @@
+"""`knapcache prefix TRACE`: compare rules that mark prefixes for a provider's prompt cache."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from knapcache.cli import options, trace_options
+from knapcache.cli.output import print_table, print_text
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+HELP = "compare rules that mark prefixes for a provider's prompt cache"
+DESCRIPTION = """Replay a trace of prefixes with rules that place marks for a provider's prompt cache, and report what
+the input would have cost by each rule. The prices and rules of the cache are those of a tariff.
+
+Prints one row per rule: requests, input tokens, the bill in plain input tokens, and its ratio to the bill without
+marks. --json has the exact numbers. The rules, for each time to live of the tariff (5m and 1h for anthropic):
+
+  none              no marks
+  last-TTL          a mark at the end of each request
+  system2-TTL       marks after the system prompt, at the end of the request
+                    that is continued, and at the end
+  learned           the prefix tier: no mark, a short or a long one, by what
+                    returns; it learns from the bills as the proxy does
+  learned-alone, …  one rule of the tier, without the tournament of all rules"""
+EXAMPLES = r"""examples:
+  knapcache prefix agent_sessions.csv.gz
+  knapcache prefix conversation_trace.jsonl --rules last-5m,learned --json -
+  knapcache prefix /var/lib/knapcache/prefixes --no-upgrade --plot ratio.png
+
+"""
+DEFAULT_TARIFF = "anthropic"
+
+
+def add(commands: Any, *, with_options: bool) -> None:
+    """Add the command. Its options import the trace readers, so they are added only on use."""
+    if not with_options:
+        commands.add_parser("prefix", help=HELP)
+        return
+    from knapcache.features.prefix.lab.read import FORMATS
+    from knapcache.features.prefix.lab.replay import default_rules
+    from knapcache.features.prefix.tariff import TARIFFS
+
+    formats = "\n".join(textwrap.fill(f"  {n:9} {text}", 78, subsequent_indent=12 * " ") for n, text in FORMATS.items())
+    epilog = f"{EXAMPLES}trace formats (detected from the content):\n{formats}"
+    parser = commands.add_parser("prefix", help=HELP, description=DESCRIPTION, epilog=epilog)
+    option = parser.add_argument
+    option(
+        "trace",
+        metavar="TRACE",
+        type=Path,
+        nargs="+",
+        help="trace file, plain or compressed with gzip or zstd; several files or a directory are read as one trace",
+    )
+    default = ",".join(default_rules(TARIFFS[DEFAULT_TARIFF]))
+    option("--rules", metavar="LIST", help=f"comma-separated rules (default with {DEFAULT_TARIFF}: {default})")
+    option(
+        "--tariff",
+        metavar="NAME",
+        default=DEFAULT_TARIFF,
+        help=f"prices and rules of the provider: {', '.join(TARIFFS)} (default: {DEFAULT_TARIFF})",
+    )
+    option(
+        "--no-upgrade",
+        action="store_true",
+        help="the provider does not let a prefix live long that it has written for a short time and that is now marked "
+        "for a long one",
+    )
+    options.add_json_file(parser)
+    option("--plot", metavar="FILE", help="write a bar chart of the ratios as PNG; needs knapcache[lab]")
+    parser.set_defaults(execute=execute)
+
+
+def execute(args: argparse.Namespace) -> None:
+    from knapcache.features.prefix.lab import report
+    from knapcache.features.prefix.lab.read import read_prefix_trace
+    from knapcache.features.prefix.lab.replay import check_rules, default_rules, replay_rules, tariff_of
+    from knapcache.lab import figures
+    from knapcache.lab.files import OutputFile
+
+    # Everything that can be rejected is rejected before the trace is read.
+    tariff = tariff_of(args.tariff)
+    rules = trace_options.split_list(args.rules) if args.rules is not None else default_rules(tariff)
+    check_rules(rules, tariff)
+    if args.plot is not None:
+        figures.new_figure()  # raises MissingExtra
+    plot = OutputFile(Path(args.plot)) if args.plot is not None else None
+    out = OutputFile(Path(args.json)) if args.json not in (None, "-") else None
+    name = trace_options.trace_name(args.trace)
+    with progress_bar() as bar:
+        task = bar.add_task(f"reading {name}", total=None)
+        trace = read_prefix_trace(
+            args.trace,
+            tariff.minimum_of,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+        bar.remove_task(task)
+        replay = bar.add_task(f"replaying {len(trace.requests):,} requests", total=len(trace.requests))
+        bills = replay_rules(
+            trace.requests,
+            rules,
+            tariff,
+            upgrades=not args.no_upgrade,
+            progress=lambda done, _: bar.update(replay, completed=done),
+        )
+    rows = report.rows(bills)
+    text = json.dumps(rows, indent=1, allow_nan=False) + "\n"
+    paths = []
+    if plot:
+        plot.write(report.figure_png(bills, name))
+        paths.append(plot.path)
+    if args.json == "-":
+        print(text, end="")
+        return
+    if out:
+        out.write(text)
+        paths.append(out.path)
+    print_text(report.facts(trace, tariff, upgrades=not args.no_upgrade))
+    print_table(rows)
+    for path in paths:
+        print(path)
+
+
+@contextmanager
+def progress_bar() -> Iterator[Progress]:
+    """Yield a progress bar that is shown on a terminal only."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        yield bar

@@ -1,0 +1,212 @@
+"""Place marks for a provider's prompt cache in a request body, and change or remove them.
+
+    Anthropic messages   `cache_control` of a tool or a block; without `ttl` for 5 minutes, `"ttl": "1h"` for an hour
+    OpenAI, 5.6 on       `prompt_cache_breakpoint` of a content part, and `prompt_cache_options` with mode explicit
+
+A given body is never changed: what is returned has copies along the path to the marked blocks, and shares the rest. A
+string gets the form of one text block if it is marked, because only blocks can carry a mark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from knapcache.features.prefix.shapes import LONG_TTL, SHAPES, SHORT_TTL, TOOL_OUTPUTS
+from knapcache.keys.cache_marks import MARK_FIELDS, edit_marks
+from knapcache.keys.canonical import may_have_marks
+from knapcache.model import Endpoint
+
+MAX_MARKS = 4
+"""Marks in one request, by the rules of Anthropic and OpenAI."""
+OPENAI = frozenset({Endpoint.CHAT, Endpoint.RESPONSES})
+TOP_FIELDS = ("cache_control", "prompt_cache_options")
+"""Fields at the top of a body that place marks."""
+
+Path = tuple[str | int, ...]
+
+
+def with_marks(
+    shape: str, body: dict[str, Any], marks: Iterable[tuple[int, float]], count: int | None = None
+) -> dict[str, Any]:
+    """Return a body with marks on some of its blocks. Raise ValueError for marks that the provider would refuse.
+
+    body    one that `read_blocks` understands, without marks
+    marks   index of the block and TTL in seconds, in any order. OpenAI has one TTL, so the given one does not count.
+            Without marks, a request to OpenAI gets the mode explicit as well: its prefix is not written.
+    count   blocks of the body, if it is known
+    """
+    ordered = check_marks(shape, marks)
+    paths = find_blocks(shape, body, [block for block, _ in ordered], count)
+    if shape in OPENAI:
+        body = {**body, "prompt_cache_options": {"mode": "explicit"}}
+    for path, (_, ttl) in zip(paths, ordered, strict=True):
+        check_markable(shape, body, path)
+        body = edited(body, path, partial(marked, shape=shape, path=path, ttl=ttl))
+    return body
+
+
+def check_marks(shape: str, marks: Iterable[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Return marks in the order of their blocks, or raise ValueError."""
+    if shape not in SHAPES:
+        raise ValueError(f"shape must be one of {[str(each) for each in SHAPES]}, not {shape!r}")
+    ordered = sorted(marks)
+    if len(ordered) > MAX_MARKS:
+        raise ValueError(f"{len(ordered)} marks were given; at most {MAX_MARKS} are allowed")
+    if len({block for block, _ in ordered}) < len(ordered):
+        raise ValueError("a block was given two marks")
+    if shape not in OPENAI:
+        ttls = [ttl for _, ttl in ordered]
+        if unknown := [ttl for ttl in ttls if ttl not in (SHORT_TTL, LONG_TTL)]:
+            raise ValueError(f"a TTL must be {SHORT_TTL:g} or {LONG_TTL:g} seconds, not {unknown[0]}")
+        if ttls != sorted(ttls, reverse=True):
+            raise ValueError("marks with the long TTL must come before those with the short one")
+    return ordered
+
+
+def find_blocks(shape: str, body: dict[str, Any], blocks: Sequence[int], count: int | None = None) -> list[Path]:
+    """Return where blocks are, by ascending index as `read_blocks` counts them. The path of a string ends there.
+
+    count: blocks of the body, if it is known. Most marks are near the end, so messages are then walked from there.
+    """
+    if blocks and blocks[0] < 0:
+        raise ValueError(f"block {blocks[0]} was given; the first one is 0")
+    found: list[Path] = []
+    start = 0
+    for path, content in first_sections(shape, body):
+        places = places_of(content)
+        while len(found) < len(blocks) and blocks[len(found)] < start + len(places):
+            found.append((*path, *places[blocks[len(found)] - start]))
+        start += len(places)
+    name = "input" if shape == Endpoint.RESPONSES else "messages"
+    messages = body[name]
+    if type(messages) is str:
+        if blocks[len(found) :] == [start]:
+            return [*found, (name,)]
+        messages = []
+    if count is None:
+        count = start + sum(len(places_of(part)) for each in messages for _, part in message_sections(each))
+    if blocks and blocks[-1] >= count:
+        raise ValueError(f"block {blocks[-1]} was given; the body has {count} blocks")
+    last: list[Path] = []
+    wanted = list(blocks[len(found) :])
+    for index in range(len(messages) - 1, -1, -1):
+        if not wanted:
+            break
+        for path, content in reversed(message_sections(messages[index])):
+            places = places_of(content)
+            count -= len(places)
+            while wanted and wanted[-1] >= count:
+                last.append((name, index, *path, *places[wanted.pop() - count]))
+    return [*found, *reversed(last)]
+
+
+def first_sections(shape: str, body: dict[str, Any]) -> list[tuple[Path, Any]]:
+    """Return the parts before the messages that have blocks, with their paths."""
+    found: list[tuple[Path, Any]] = [(("tools",), body.get("tools") or [])]
+    system = "instructions" if shape == Endpoint.RESPONSES else "system"
+    if shape != Endpoint.CHAT and body.get(system) is not None:
+        found.append(((system,), body[system]))
+    return found
+
+
+def message_sections(message: dict[str, Any]) -> list[tuple[Path, Any]]:
+    """Return the parts of a message, or of an item of `input`, that have blocks, with their paths."""
+    if "role" not in message:
+        return [(("output",), message["output"])] if message["type"] in TOOL_OUTPUTS else [((), message)]
+    found: list[tuple[Path, Any]] = []
+    if (content := message.get("content")) is not None:
+        found.append((("content",), content))
+    if message.get("tool_calls"):
+        found.append((("tool_calls",), message["tool_calls"]))
+    return found
+
+
+def places_of(content: Any) -> Sequence[Path]:
+    """Return the paths of the blocks in a list of blocks, or of a value that is one block."""
+    return [(k,) for k in range(len(content))] if type(content) is list else [()]
+
+
+def check_markable(shape: str, body: dict[str, Any], path: Path) -> None:
+    """Raise ValueError if the block there cannot carry a mark."""
+    block: Any = body
+    role = None
+    for step in path:
+        block = block[step]
+        role = block.get("role", role) if type(block) is dict else role
+    rules = SHAPES[shape]
+    if type(block) is str:
+        markable = block != "" and path != ("instructions",)
+    elif path[0] == "tools":
+        markable = shape not in OPENAI
+    else:
+        markable = block["type"] in rules.markable and block.get("text") != ""
+    if not markable or role in rules.unmarkable_roles:
+        raise ValueError(f"the block at {path} cannot carry a mark")
+
+
+def edited(value: Any, path: Path, change: Callable[[Any], Any]) -> Any:
+    """Return a value with one part changed. Only what is on the path to it is copied."""
+    if not path:
+        return change(value)
+    copy = value.copy()  # a plain dict, also for a ParsedBody
+    copy[path[0]] = edited(value[path[0]], path[1:], change)
+    return copy
+
+
+def marked(value: Any, shape: str, path: Path, ttl: float) -> Any:
+    """Return a block with a mark, or a string as one text block with a mark."""
+    field = MARK_FIELDS[shape][0]
+    mark = {"mode": "explicit"} if shape in OPENAI else cache_control(ttl)
+    if type(value) is not str:
+        return {**value, field: mark}
+    content = [{"type": "input_text" if shape == Endpoint.RESPONSES else "text", "text": value, field: mark}]
+    return [{"role": "user", "content": content}] if path == ("input",) else content
+
+
+def cache_control(ttl: float) -> dict[str, str]:
+    """Return the value of `cache_control`."""
+    return {"type": "ephemeral", "ttl": "1h"} if ttl == LONG_TTL else {"type": "ephemeral"}
+
+
+def has_marks(shape: str, body: dict[str, Any]) -> bool:
+    """Return whether the caller controls the provider's cache: by marks, or by `prompt_cache_options`."""
+    if shape not in SHAPES:
+        return False
+    if any(body.get(name) is not None for name in TOP_FIELDS):
+        return True
+    found: list[Any] = []
+    if may_have_marks(shape, body, MARK_FIELDS[shape]):
+        edit_marks(shape, body, MARK_FIELDS[shape], lambda mark: found.append(mark) or mark)  # type: ignore[func-returns-value]
+    return any(mark is not None for mark in found)
+
+
+def without_marks(shape: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Return a body without marks and `prompt_cache_options`. Blocks that were strings stay blocks."""
+    body = edit_marks(shape, body, MARK_FIELDS[shape])
+    return {name: value for name, value in body.items() if name not in TOP_FIELDS}
+
+
+def with_ttl(shape: str, body: dict[str, Any], ttl: float) -> dict[str, Any]:
+    """Return a body whose marks have this TTL in seconds. Those of OpenAI have one TTL, and stay."""
+    if shape in OPENAI:
+        return body
+    check_marks(shape, [(0, ttl)])
+
+    def change(mark: Any) -> Any:
+        if type(mark) is not dict:
+            return mark
+        same = {name: value for name, value in mark.items() if name != "ttl"}
+        return {**same, "ttl": "1h"} if ttl == LONG_TTL else same
+
+    body = edit_marks(shape, body, MARK_FIELDS[shape], change)
+    return edited(body, ("cache_control",), change) if shape == Endpoint.MESSAGES and "cache_control" in body else body
+
+
+def with_cache_key(body: dict[str, Any], key: str) -> dict[str, Any]:
+    """Return a body with `prompt_cache_key`, which OpenAI uses to send similar requests to one machine.
+
+    A key that the caller has set stays.
+    """
+    return body if body.get("prompt_cache_key") is not None else {**body, "prompt_cache_key": key}

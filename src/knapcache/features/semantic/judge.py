@@ -1,0 +1,125 @@
+"""The judge: whether two answers say the same.
+
+    equal       the normal forms are equal                                                    same
+    length      an answer is longer than is compared                                          undecided
+    code        the code blocks differ                                                        undecided
+    veto        short answers: another number, name or unit, a negation, an opposite          different
+    embedding   the embeddings are far apart                                                  different
+    embedding   every sentence has a partner in the other answer: cosine >= SAME, no veto,
+                and the same content words in the same order                                  same
+    open        none of these                                                                 undecided
+
+The steps are tried in this order, and the first that applies decides; its name is the rung. An undecided label counts
+as wrong, unless a model is asked (`judging.py`). So the ladder has to be sure when it says "same": each
+false "same" adds to the error that the certificate does not see. A false "different" only delays the certificate.
+
+Why the same content words: "turn left" and "turn right" have a cosine of .9, and so have "how much have I used" and
+"how much do I have". The cosine does not tell a synonym from an opposite, nor a detail from a condition.
+
+Work: at most 2 · MAX_SENTENCES embeddings, of MAX_WORDS words each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from knapcache.features.semantic.normal_answer import MAX_TEXT, NormalAnswer, read_answer
+from knapcache.features.semantic.vetoes import veto
+from knapcache.features.semantic.words import read_words, stem
+
+Verdict = Literal["same", "different", "undecided"]
+
+MAX_SENTENCES = 12
+MAX_WORDS = 40
+"""Words of a sentence that is compared: within the embedder's limit of 64 tokens."""
+SHORT = 25
+"""Words of a short answer: a veto between two of them means that they differ."""
+SAME, FAR = 0.85, 0.4
+"""Cosines: `same` from here on, `different` below. docs/background/semantic-judge.md has the measurements."""
+
+POLARITY = {"yes": "yes", "yeah": "yes", "yep": "yes", "correct": "yes", "true": "yes", "right": "yes",
+            "no": "no", "nope": "no", "incorrect": "no", "false": "no", "wrong": "no"}  # fmt: skip
+"""First words of an answer to a yes-or-no question."""
+EMPTY_WORDS = frozenset(
+    ("a", "an", "the", "is", "are", "be", "been", "being", "it", "its", "it's", "this", "that", "these", "those",
+     "there", "there's", "of", "and", "to", "in", "on", "at", "for", "as", "by", "with", "you", "your", "we", "our",
+     "do", "does", "have", "has", "so", "then", "also", "please", "which", "would", "will", "can", "could")
+)  # fmt: skip
+"""Words that a different wording adds or leaves out. Negations among them are vetoes; tense and limits are not here."""
+
+
+def compare_answers(stored: str, new: str, similarity: Callable[[str, str], float]) -> tuple[Verdict, str]:
+    """Return whether two answers say the same, and the rung that decided.
+
+    similarity   cosine of the embeddings of two texts of at most MAX_WORDS words
+    """
+    if stored.strip() == new.strip():
+        return "same", "equal"
+    if max(len(stored), len(new)) > MAX_TEXT:
+        return "undecided", "length"
+    a, b = read_answer(stored), read_answer(new)
+    if (a.words, a.code) == (b.words, b.code):
+        return "same", "equal"
+    if a.code != b.code:
+        return "undecided", "code"
+    if not a.words or not b.words:
+        return "undecided", "open"
+    if max(len(a.words), len(b.words)) <= SHORT and contradict(a, b):
+        return "different", "veto"
+    if max(len(a.sentences), len(b.sentences)) > MAX_SENTENCES:
+        return "undecided", "length"
+    if any(len(sentence) > MAX_WORDS for sentence in (*a.sentences, *b.sentences)):
+        return "undecided", "length"
+    cosines = [[similarity(x, y) for y in b.texts] for x in a.texts]
+    best = [max(row) for row in cosines] + [max(column) for column in zip(*cosines, strict=True)]
+    if sum(best) / len(best) < FAR:
+        return "different", "embedding"
+    if min(best) >= SAME and all_paired(a, b, cosines):
+        return "same", "embedding"
+    return "undecided", "open"
+
+
+def contradict(a: NormalAnswer, b: NormalAnswer) -> bool:
+    """Return whether two short answers exclude each other: each has what the other lacks, or only one is negated."""
+    polarities = {POLARITY.get(a.words[0], ""), POLARITY.get(b.words[0], "")}
+    if polarities == {"yes", "no"}:
+        return True
+    ours, theirs = read_words(" ".join(a.texts)), read_words(" ".join(b.texts))
+    reason = veto(ours, theirs)
+    if reason == "number":
+        return bool(ours.numbers and theirs.numbers)
+    if reason == "name":
+        return bool(ours.names - theirs.all_stems and theirs.names - ours.all_stems)
+    return reason in ("unit", "negation")
+
+
+def all_paired(a: NormalAnswer, b: NormalAnswer, cosines: Sequence[Sequence[float]]) -> bool:
+    """Return whether every sentence of each answer has its nearest sentence of the other as a partner."""
+    return all(agree(a, i, b, max(range(len(b.texts)), key=row.__getitem__)) for i, row in enumerate(cosines)) and all(
+        agree(a, max(range(len(a.texts)), key=column.__getitem__), b, j)
+        for j, column in enumerate(zip(*cosines, strict=True))
+    )
+
+
+def agree(a: NormalAnswer, i: int, b: NormalAnswer, j: int) -> bool:
+    """Return whether two near sentences have the same content words in the same order, and no veto."""
+    if not same_order(content_words(a.sentences[i]), content_words(b.sentences[j])):
+        return False
+    return veto(read_words(a.texts[i]), read_words(b.texts[j])) in ("", "order")
+
+
+def content_words(words: Sequence[str]) -> list[str]:
+    """Return the stems of the words that carry meaning, in order."""
+    return [stem(word) for word in words if word not in EMPTY_WORDS]
+
+
+def same_order(ours: list[str], theirs: list[str]) -> bool:
+    """Return whether the words have the same order, or a clause of two words or more has moved to the other end.
+
+    "Turn left after 5 metres" and "After 5 metres, turn left" say the same. "Anna reports to Brian" cannot become
+    "Brian reports to Anna" in this way.
+    """
+    if ours == theirs:
+        return True
+    return len(ours) == len(theirs) and any(ours[k:] + ours[:k] == theirs for k in range(2, len(ours) - 1))

@@ -1,0 +1,18 @@
+"""Question logs, and their replay with the semantic tier."""
+
+from knapcache.features.semantic.lab.compare import comparison_for, truth_differs
+from knapcache.features.semantic.lab.read import LoggedQuestion, QuestionFields, read_questions
+from knapcache.features.semantic.lab.replay import SemanticReplay, replay
+from knapcache.features.semantic.lab.vectors import embed_questions, exclude_long
+
+__all__ = [
+    "LoggedQuestion",
+    "QuestionFields",
+    "SemanticReplay",
+    "comparison_for",
+    "embed_questions",
+    "exclude_long",
+    "read_questions",
+    "replay",
+    "truth_differs",
+]

@@ -1,0 +1,123 @@
+"""The question of a request: its only user text, and the body without it.
+
+Two requests can share an answer only if they differ in nothing but this text. The key of the body without the text,
+computed like any key, is the *frame*: it depends on endpoint, namespace, upstream, model, system prompt, tools and
+parameters. Requests that ask for more than an answer to one short text have no question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from knapcache.features.semantic.excluded import excluded
+from knapcache.keys.outline import CanonicalRequest, read_canonical
+from knapcache.keys.parse import ParsedBody
+from knapcache.model import Endpoint
+
+MAX_CHARACTERS = 512
+"""A longer text has more than MAX_TOKENS tokens, or is not worth counting them."""
+MAX_TOKENS = 64
+SYSTEM_ROLES = ("system", "developer")
+TEXT_PARTS = {Endpoint.CHAT: "text", Endpoint.MESSAGES: "text", Endpoint.RESPONSES: "input_text"}
+"""The type of a text part, for the endpoints whose requests may have a question."""
+CONVERSATIONS = {Endpoint.CHAT: "messages", Endpoint.MESSAGES: "messages", Endpoint.RESPONSES: "input"}
+"""The field with the conversation."""
+
+
+class Question(NamedTuple):
+    """The text of a request, and all the rest."""
+
+    text: str
+    frame: ParsedBody
+    """The body with an empty text."""
+
+
+def read_question(endpoint: Endpoint, body: Mapping[str, Any], max_temperature: float = 0.0) -> Question | str:
+    """Return the question of a parsed request, or why it has none.
+
+    max_temperature   a request with a higher temperature has none; one that names no temperature may have one
+    """
+    if endpoint not in CONVERSATIONS:
+        return "endpoint"
+    if reason := excluded_field(body, max_temperature):
+        return reason
+    field = CONVERSATIONS[endpoint]
+    messages = body.get(field)
+    if isinstance(messages, str):
+        found: tuple[str, Any] | str = (messages, "")
+    else:
+        found = only_text(messages, TEXT_PARTS[endpoint])
+    if isinstance(found, str):
+        return found
+    text, blanked = found
+    if len(text) > MAX_CHARACTERS:
+        return "long text"
+    return excluded(text) or Question(text, ParsedBody({**body, field: blanked}))
+
+
+def excluded_field(body: Mapping[str, Any], max_temperature: float) -> str:
+    """Return the first option of a request that forbids an answer to another wording; empty: none does."""
+    temperature = body.get("temperature")
+    if isinstance(temperature, (int, float)) and temperature > max_temperature:
+        return "temperature"
+    if body.get("n") not in (None, 1):
+        return "n"
+    if body.get("logprobs") or body.get("top_logprobs"):
+        return "logprobs"
+    if body.get("seed") is not None:
+        return "seed"
+    text = body.get("text")
+    formats = (body.get("response_format"), text.get("format") if isinstance(text, Mapping) else None)
+    if any(isinstance(each, Mapping) and each.get("type") == "json_schema" for each in formats):
+        return "JSON schema"
+    return ""
+
+
+def only_text(messages: Any, part_type: str) -> tuple[str, Any] | str:
+    """Return the only user text of a conversation and the conversation without it, or why there is none."""
+    if not isinstance(messages, list) or not messages:
+        return "no conversation"
+    *before, last = messages
+    if not isinstance(last, Mapping) or last.get("role") != "user":
+        return "tools" if isinstance(last, Mapping) and last.get("role") in ("tool", "function") else "no user text"
+    if any(not isinstance(message, Mapping) or message.get("role") not in SYSTEM_ROLES for message in before):
+        return "several turns"
+    content = last.get("content")
+    if isinstance(content, str):
+        return content, [*before, {**last, "content": ""}]
+    if not isinstance(content, list) or len(content) != 1 or not isinstance(content[0], Mapping):
+        return "several parts"
+    part = content[0]
+    if part.get("type") != part_type or not isinstance(part.get("text"), str):
+        return "image or file"
+    return part["text"], [*before, {**last, "content": [{**part, "text": ""}]}]
+
+
+def stored_text(canonical: bytes) -> str | None:
+    """Return the text of the question in a stored request; None: it has none."""
+    found = stored_question(canonical)
+    return None if found is None else found[1].text
+
+
+def same_frame(one: bytes, other: bytes) -> bool:
+    """Return whether two stored requests have questions, and differ in nothing else."""
+    first, second = stored_question(one), stored_question(other)
+    if first is None or second is None:
+        return False
+    (request, question), (other_request, other_question) = first, second
+    return (
+        request.kind == other_request.kind
+        and request.namespace == other_request.namespace
+        and request.context == other_request.context
+        and question.frame == other_question.frame
+    )
+
+
+def stored_question(canonical: bytes) -> tuple[CanonicalRequest, Question] | None:
+    """Return a stored request and its question; None: it has none."""
+    request = read_canonical(canonical)
+    if request is None or request.kind not in CONVERSATIONS:
+        return None
+    found = read_question(Endpoint(request.kind), request.body, max_temperature=float("inf"))
+    return None if isinstance(found, str) else (request, found)

@@ -1,0 +1,349 @@
+"""The log of the semantic tier as a SQLite file, which several processes append to and read.
+
+    questions (id, name, record, scope)   name: the key, or with encryption another digest of it
+    labels (id, record, scope)            scope: a digest of its name (`RecordCodec.scope_tag`)
+    drops (id, record)
+    counts (part, scope, number)          questions and labels of each scope
+    meta (name, value)                    epoch: identity of the log · mark: of secret and encryption · key: id of the
+                                          key that encrypts
+
+Ids only increase. Records are sealed and perhaps encrypted (log_records.py); one that is damaged is skipped.
+
+A file that SQLite cannot read is renamed to `….damaged`, in place of an earlier one, and an empty log is begun. The
+same happens to a file of another program. A log that was written with another secret or key, or before encryption was
+switched on or off, is emptied. If another one of the given keys has become the first, all records are encrypted again.
+Processes that had an old file open notice that another one has its name, and open that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import apsw
+
+from knapcache.errors import CorruptState, StoreError
+from knapcache.features.semantic.log import (
+    MAX_DROPS,
+    MAX_LABELS,
+    START,
+    LabelRecord,
+    QuestionRecord,
+    next_position,
+    place_in,
+)
+from knapcache.features.semantic.log_records import RecordCodec
+from knapcache.store.sqlite.database import DAMAGE
+from knapcache.store.sqlite.rows import Sealer
+from knapcache.store.sqlite.side_files import (
+    connect,
+    file_id,
+    only_process,
+    schema_after,
+    schema_of,
+    set_aside,
+    use_log,
+    writing,
+)
+
+log = logging.getLogger("knapcache.features.semantic")
+
+FORMAT = 2
+"""Format 1 had no scopes. It is converted: its questions are of no scope, and the first to be removed."""
+APPLICATION_ID = 0x4B6E7365  # "Knse"
+MAX_RECORD = 1 << 20
+"""Bytes of a record. A longer one is not ours."""
+FIRST_SCHEMA = (
+    "CREATE TABLE questions (id INTEGER PRIMARY KEY AUTOINCREMENT, name BLOB NOT NULL, record BLOB NOT NULL)",
+    "CREATE INDEX questions_by_name ON questions (name)",
+    "CREATE TABLE labels (id INTEGER PRIMARY KEY AUTOINCREMENT, record BLOB NOT NULL)",
+    "CREATE TABLE drops (id INTEGER PRIMARY KEY AUTOINCREMENT, record BLOB NOT NULL)",
+    "CREATE TABLE meta (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID",
+)
+SCOPED = ("questions", "labels")
+"""Tables in which each scope has a share."""
+SCOPE_COLUMN = "scope BLOB NOT NULL DEFAULT x''"
+ADDED = (
+    "CREATE INDEX questions_by_scope ON questions (scope, id)",
+    "CREATE INDEX labels_by_scope ON labels (scope, id)",
+    "CREATE TABLE counts (part TEXT NOT NULL, scope BLOB NOT NULL, number INTEGER NOT NULL,"
+    " PRIMARY KEY (part, scope)) WITHOUT ROWID",
+)
+SCHEMA = (
+    *(
+        f"{each[:-1]}, {SCOPE_COLUMN})" if each.startswith(tuple(f"CREATE TABLE {name}" for name in SCOPED)) else each
+        for each in FIRST_SCHEMA
+    ),
+    *ADDED,
+)
+TABLES = (*SCOPED, "drops")
+DAMAGE_AT_OPENING = (*DAMAGE, apsw.SQLError, apsw.ReadOnlyError, apsw.TooBigError, UnicodeDecodeError)
+T = TypeVar("T")
+
+
+class SqliteLog:
+    """The log in the file `path`. Threads share one connection."""
+
+    def __init__(self, path: Path, sealer: Sealer, max_questions: int) -> None:
+        self.path, self._max_questions = path, max_questions
+        self._codec = RecordCodec(sealer)
+        self._mark = sealer.secret_mark + (b"plain" if sealer.encryption is None else b"encrypted")
+        self._keys = () if sealer.encryption is None else sealer.encryption.key_ids
+        self._lock = threading.Lock()
+        self._connection: apsw.Connection | None = None
+        self._inode: tuple[int, int] | None = None
+        self._closed = False
+
+    def append(self, questions: Sequence[QuestionRecord] = (), labels: Sequence[LabelRecord] = ()) -> None:
+        """Add records."""
+        if not questions and not labels:
+            return
+        codec = self._codec
+        new = [(codec.names(each.key), codec.question(each), codec.scope_tag(each.scope)) for each in questions]
+        new_labels = [(codec.label(each), codec.scope_tag(each.scope)) for each in labels]
+
+        def write(connection: apsw.Connection) -> None:
+            with writing(connection):
+                for names, record, scope in new:
+                    _delete_questions(connection, names)
+                    insert = "INSERT INTO questions (name, record, scope) VALUES (?, ?, ?)"
+                    connection.execute(insert, (names[0], record, scope))
+                    _count(connection, "questions", scope, 1)
+                for record, scope in new_labels:
+                    connection.execute("INSERT INTO labels (record, scope) VALUES (?, ?)", (record, scope))
+                    _count(connection, "labels", scope, 1)
+                _bound(connection, "questions", self._max_questions)
+                _bound(connection, "labels", MAX_LABELS)
+
+        self._run(write)
+
+    def read_questions(self, after: bytes = START, limit: int = 1000) -> tuple[list[QuestionRecord], bytes]:
+        """Return the questions after a position."""
+        return self._read("questions", self._codec.read_question, after, limit)
+
+    def read_labels(self, after: bytes = START, limit: int = 1000) -> tuple[list[LabelRecord], bytes]:
+        """Return the labels after a position."""
+        return self._read("labels", self._codec.read_label, after, limit)
+
+    def read_drops(self, after: bytes = START, limit: int = 1000) -> tuple[list[bytes], bytes]:
+        """Return the dropped keys after a position."""
+        return self._read("drops", self._codec.read_drop, after, limit)
+
+    def drop(self, keys: Collection[bytes]) -> None:
+        """Remove the questions with these keys."""
+        if not keys:
+            return
+        names = [self._codec.names(key) for key in keys]
+        drops = [(self._codec.drop(key),) for key in keys]
+
+        def write(connection: apsw.Connection) -> None:
+            with writing(connection):
+                for each in names:
+                    _delete_questions(connection, each)
+                connection.executemany("INSERT INTO drops (record) VALUES (?)", drops)
+                connection.execute("DELETE FROM drops WHERE id <= ?", (connection.last_insert_rowid() - MAX_DROPS,))
+
+        self._run(write)
+
+    def close(self) -> None:
+        """Close the connection. Later calls raise StoreError."""
+        with self._lock:
+            self._closed = True
+            self._disconnect()
+
+    def check(self) -> None:
+        """Raise CorruptState unless the numbers of the scopes are the stored ones, and nothing exceeds its limit."""
+
+        def count(connection: apsw.Connection) -> None:
+            limits = dict(zip(TABLES, (self._max_questions, MAX_LABELS, MAX_DROPS), strict=True))
+            for table, limit in limits.items():
+                ((rows,),) = connection.execute(f"SELECT count(*) FROM {table}")
+                if rows > limit:
+                    raise CorruptState(f"{rows} {table}, but the limit is {limit}")
+            found, counted = (sorted(connection.execute(select).fetchall()) for select in (COUNT_ROWS, COUNTED))
+            if found != counted:
+                raise CorruptState(f"the scopes have {found}, but {counted} are counted")
+
+        self._run(count)
+
+    def _read(self, table: str, decode: Callable[[Any], T | None], after: bytes, limit: int) -> tuple[list[T], bytes]:
+        def read(connection: apsw.Connection) -> tuple[list[T], bytes]:
+            with connection:  # one snapshot
+                epoch = str(_meta(connection, "epoch"))
+                place = place_in(epoch, after)
+                # A record that is too long is not ours, and reading it would fail.
+                select = f"SELECT id, record FROM {table} WHERE id > ? AND length(record) < ? ORDER BY id LIMIT ?"
+                values = int(place) if place.isdigit() else 0, MAX_RECORD, limit
+                rows = connection.execute(select, values).fetchall()
+            found = [record for _, content in rows if (record := decode(content)) is not None]
+            return found, next_position(epoch, after, int(str(rows[-1][0])) if rows else None)
+
+        return self._run(read)
+
+    def _run(self, operation: Callable[[apsw.Connection], T]) -> T:
+        """Run an operation. A damaged file is replaced, and the operation repeated with the new one."""
+        with self._lock:
+            try:
+                try:
+                    return operation(self._connected())
+                except (*DAMAGE, TypeError, ValueError) as error:
+                    self._disconnect()
+                    return operation(self._connected(str(error)))
+            except (apsw.Error, OSError, TypeError, ValueError) as error:
+                self._disconnect()
+                raise StoreError(f"the semantic log {self.path} failed: {error}") from error
+
+    def _connected(self, damage: str = "") -> apsw.Connection:
+        """Return the connection. damage: what was found; the file is replaced unless another process has done that."""
+        if self._closed:
+            raise StoreError("the semantic log is closed")
+        if self._connection is None or self._inode != file_id(self.path):
+            self._disconnect()
+            with only_process(self.path):
+                self._connection = self._open(damage)
+                self._inode = file_id(self.path)
+        return self._connection
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(apsw.Error):
+                connection.close(True)
+
+    def _open(self, damage: str) -> apsw.Connection:
+        connection = None
+        try:
+            connection = connect(self.path, MAX_RECORD)
+            if damage and connection.pragma("quick_check") != "ok":
+                raise apsw.CorruptError(damage)
+            self._prepare(connection)
+            return connection
+        except DAMAGE_AT_OPENING as error:
+            if connection is not None:
+                connection.close(True)
+            self._set_aside(damage or str(error))
+        except BaseException:
+            if connection is not None:
+                connection.close(True)
+            raise
+        connection = connect(self.path, MAX_RECORD)
+        self._prepare(connection)
+        return connection
+
+    def _prepare(self, connection: apsw.Connection) -> None:
+        """Create the tables in an empty file, and empty a log that these keys cannot read."""
+        version, identity = connection.pragma("user_version"), connection.pragma("application_id")
+        if identity == APPLICATION_ID and version > FORMAT:
+            raise StoreError(f"{self.path} was written by a newer version of knapcache; it was not changed")
+        existing = schema_of(connection)
+        known = schema_after(SCHEMA), schema_after(FIRST_SCHEMA)
+        if existing and (identity != APPLICATION_ID or existing not in known):
+            raise apsw.CorruptError("its tables are not those of a log")
+        use_log(connection)
+        connection.pragma("secure_delete", True)  # what was dropped is overwritten
+        with writing(connection):
+            if not existing:
+                for statement in SCHEMA:
+                    connection.execute(statement)
+                connection.pragma("application_id", APPLICATION_ID)
+            elif existing == known[1]:
+                self._add_scopes(connection)
+            connection.pragma("user_version", FORMAT)
+            key = _meta(connection, "key")
+            if _meta(connection, "mark") != self._mark or key not in (self._keys or (b"",)):
+                if existing:
+                    log.warning("the semantic log %s was written with another secret or key; it is emptied", self.path)
+                for table in TABLES:
+                    connection.execute(f"DELETE FROM {table}")
+                _put_meta(connection, "mark", self._mark)
+                _put_meta(connection, "epoch", os.urandom(8).hex())
+            elif self._keys and key != self._keys[0]:
+                self._encrypt_again(connection)
+            _put_meta(connection, "key", self._keys[0] if self._keys else b"")
+            connection.execute("DELETE FROM counts")
+            connection.execute(f"INSERT INTO counts {COUNT_ROWS}")
+
+    def _add_scopes(self, connection: apsw.Connection) -> None:
+        """Convert a file of format 1. Labels name their scope; questions are of none."""
+        for table in SCOPED:
+            connection.execute(f"ALTER TABLE {table} ADD COLUMN {SCOPE_COLUMN}")
+        for statement in ADDED:
+            connection.execute(statement)
+        connection.execute("DELETE FROM meta WHERE name = 'questions'")
+        self._tag_labels(connection)
+
+    def _tag_labels(self, connection: apsw.Connection) -> None:
+        for number, content in connection.execute("SELECT id, record FROM labels").fetchall():
+            if (label := self._codec.read_label(content)) is not None:
+                values = self._codec.scope_tag(label.scope), number
+                connection.execute("UPDATE labels SET scope = ? WHERE id = ?", values)
+
+    def _encrypt_again(self, connection: apsw.Connection) -> None:
+        codec = self._codec
+        for number, content in connection.execute("SELECT id, record FROM questions").fetchall():
+            if (question := codec.read_question(content)) is not None:
+                tag = codec.scope_tag(question.scope)
+                values = codec.names(question.key)[0], codec.question(question), tag, number
+                connection.execute("UPDATE questions SET name = ?, record = ?, scope = ? WHERE id = ?", values)
+        for number, content in connection.execute("SELECT id, record FROM labels").fetchall():
+            if (label := codec.read_label(content)) is not None:
+                changed = codec.label(label), codec.scope_tag(label.scope), number
+                connection.execute("UPDATE labels SET record = ?, scope = ? WHERE id = ?", changed)
+        for number, content in connection.execute("SELECT id, record FROM drops").fetchall():
+            if (key := codec.read_drop(content)) is not None:
+                connection.execute("UPDATE drops SET record = ? WHERE id = ?", (codec.drop(key), number))
+
+    def _set_aside(self, reason: str) -> None:
+        log.warning(
+            "the semantic log %s is damaged (%s); it is now %s, and the semantic tier begins again in shadow",
+            self.path, reason, set_aside(self.path),
+        )  # fmt: skip
+
+
+def _meta(connection: apsw.Connection, name: str) -> Any:
+    rows = connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchall()
+    return rows[0][0] if rows else None
+
+
+def _put_meta(connection: apsw.Connection, name: str, value: Any) -> None:
+    connection.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (name, value))
+
+
+def _delete_questions(connection: apsw.Connection, names: Sequence[bytes]) -> None:
+    for name in names:
+        for (scope,) in connection.execute("DELETE FROM questions WHERE name = ? RETURNING scope", (name,)).fetchall():
+            _count(connection, "questions", scope, -1)
+
+
+COUNTED = "SELECT part, scope, number FROM counts WHERE number > 0"
+COUNT_ROWS = " UNION ALL ".join(f"SELECT '{part}', scope, count(*) FROM {part} GROUP BY scope" for part in SCOPED)
+
+
+def _count(connection: apsw.Connection, part: str, scope: Any, change: int) -> None:
+    connection.execute(
+        "INSERT INTO counts (part, scope, number) VALUES (?, ?, ?) "
+        "ON CONFLICT (part, scope) DO UPDATE SET number = number + excluded.number",
+        (part, scope, change),
+    )
+
+
+def _bound(connection: apsw.Connection, part: str, limit: int) -> None:
+    """Remove the oldest records of the scope that has the most, until `limit` are left."""
+    while True:
+        select = "SELECT scope, number FROM counts WHERE part = ? ORDER BY number DESC, scope"
+        counts: list[Any] = connection.execute(select, (part,)).fetchall()
+        excess = sum(number for _, number in counts) - limit
+        if excess <= 0:
+            return
+        (scope, most), (_, next_most) = counts[0], counts[1] if len(counts) > 1 else (b"", 0)
+        some = min(excess, max(1, most - next_most))
+        oldest = f"SELECT id FROM {part} WHERE scope = ? ORDER BY id LIMIT ?"
+        connection.execute(f"DELETE FROM {part} WHERE id IN ({oldest})", (scope, some))
+        if connection.changes() != some:
+            raise apsw.CorruptError(f"the {part} of a scope are not as many as are counted")
+        _count(connection, part, scope, -some)

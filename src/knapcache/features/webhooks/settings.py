@@ -1,0 +1,63 @@
+"""Settings of webhooks: the tables [[webhook]]."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from knapcache.errors import InvalidInput
+from knapcache.proxy.settings.value_types import Label, NameList, split_http_url
+
+WEBHOOK_EVENTS = (
+    "limit_warning",
+    "limit_reached",
+    "upstream_down",
+    "upstream_recovered",
+    "store_fallback",
+    "hit_rate_fallen",
+    "semantic_shadow",
+)
+
+
+def webhook_url(value: str) -> str:
+    """Check the URL of a webhook. It may have a query, as those of some chat services do."""
+    parts = split_http_url(value)
+    if parts is None or "@" in parts.netloc or parts.fragment:
+        raise InvalidInput("must be a URL that starts with http:// or https://, without a user, a password and #")
+    return value
+
+
+def webhook_events(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Check the names of events."""
+    if not set(names) <= set(WEBHOOK_EVENTS):
+        raise InvalidInput(f"must be some of {', '.join(WEBHOOK_EVENTS)}")
+    return names
+
+
+class WebhookSettings(BaseModel):
+    """A URL that gets a request when a state changes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    name: Label = Field(description="name in the log")
+    url: Annotated[str, AfterValidator(webhook_url)] = Field(description="URL that gets a POST for each event")
+    events: Annotated[NameList, AfterValidator(webhook_events)] = Field((), description="events to send; none: all")
+    secret_env: str | None = Field(
+        None, description="environment variable with the secret of the signature; none: not signed"
+    )
+
+    @property
+    def secret(self) -> bytes | None:
+        """The secret of the signature. Raises InvalidInput if its variable is not set."""
+        if self.secret_env is None:
+            return None
+        found = os.environ.get(self.secret_env)
+        if not found:
+            raise InvalidInput(f"webhook {self.name}: the environment variable {self.secret_env} is not set")
+        return found.encode()
+
+    def wants(self, event: str) -> bool:
+        """Return whether an event is sent to it."""
+        return not self.events or event in self.events

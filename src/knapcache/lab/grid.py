@@ -1,0 +1,145 @@
+"""Replays of a trace for every combination of policy and capacity: one row each.
+
+Cells run in local processes or on a cluster. The trace is sent once to each process, not with every cell
+(executors.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from knapcache.errors import InvalidInput
+from knapcache.lab.capacity import Capacity
+from knapcache.lab.executors import Jobs, executor
+from knapcache.lab.replay import replay
+from knapcache.lab.sweep import sweep
+from knapcache.lab.trace import Trace
+from knapcache.policy import registry
+
+
+@dataclass(frozen=True)
+class GridCell:
+    """One replay of the grid."""
+
+    policy: str
+    capacity: int
+    seed: int
+    trace: int = 0
+    """Index of the trace."""
+
+
+def replay_grid(
+    trace: Trace,
+    policies: Sequence[str],
+    capacities: Sequence[Capacity | str | int],
+    *,
+    seed: int = 0,
+    jobs: Jobs = None,
+) -> list[dict[str, Any]]:
+    """Return one row for each capacity and policy, in that order.
+
+    Capacities are numbers in units of the trace, or texts such as `4GB`, or `10%` of the working set. Equal seeds give
+    equal rows, except for `seconds`.
+    """
+    parsed = check_arguments(policies, capacities, seed, jobs)
+    working_set = trace.working_set
+    units = [capacity.units(working_set) for capacity in parsed]
+    require_usable(trace)
+    return replay_cells([trace], [GridCell(policy, unit, seed) for unit in units for policy in policies], jobs=jobs)
+
+
+def replay_cells(
+    traces: Sequence[Trace],
+    cells: Sequence[GridCell],
+    *,
+    jobs: Jobs = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> list[dict[str, Any]]:
+    """Return one row for each cell. `on_progress` is called after each cell with finished cells and all cells."""
+    # Times and names are not sent: policies do not use them, and names are slow to send.
+    bare = [Trace(trace.keys, trace.sizes, trace.costs, trace.ids) for trace in traces]
+    order = even_order(cells)
+    ordered = [cells[k] for k in order]
+    rows = sweep(run_cell, ordered, shared=(bare,), jobs=jobs, title="replay", on_progress=on_progress)
+    found = dict(zip(order, rows, strict=True))
+    return [found[k] for k in range(len(cells))]
+
+
+def even_order(cells: Sequence[GridCell]) -> list[int]:
+    """Return the positions of the cells in rounds, so that the time of one round predicts that of the others.
+
+    A round has one cell of each policy, at random capacities: policies differ in speed by a factor of 100, and
+    capacities by less.
+    """
+    by_policy: dict[str, list[int]] = {}
+    for k, cell in enumerate(cells):
+        by_policy.setdefault(cell.policy, []).append(k)
+    shuffle = random.Random(0)
+    for positions in by_policy.values():
+        shuffle.shuffle(positions)
+    rounds = itertools.zip_longest(*by_policy.values())
+    return [k for one in rounds for k in one if k is not None]
+
+
+def require_usable(trace: Trace) -> None:
+    """Raise InvalidInput for a trace without requests, or whose total cost overflows."""
+    if not len(trace):
+        raise InvalidInput("the trace has no requests")
+    with np.errstate(over="ignore"):
+        total = trace.total_cost
+    if not math.isfinite(total):
+        raise InvalidInput("the costs of the trace sum to more than a float can hold: use a larger unit of cost")
+
+
+def check_arguments(
+    policies: Sequence[str], capacities: Sequence[Capacity | str | int], seed: int, jobs: Jobs
+) -> list[Capacity]:
+    """Check everything that needs no trace, because reading one may take long; returns the parsed capacities."""
+    for k, name in enumerate(policies):
+        registry.find(name, bounds=True)
+        if name in policies[:k]:
+            raise InvalidInput(f"policy {name!r} is named twice")
+    if not policies or not capacities:
+        raise InvalidInput("at least one policy and one capacity must be named")
+    if seed < 0:
+        raise InvalidInput(f"seed must not be negative, not {seed}")
+    executor(jobs)
+    return [c if isinstance(c, Capacity) else Capacity.parse(str(c)) for c in capacities]
+
+
+def run_cell(traces: Sequence[Trace], cell: GridCell) -> dict[str, Any]:
+    """Replay one cell and return its row."""
+    trace = traces[cell.trace]
+    spec = registry.find(cell.policy, bounds=True)
+    if isinstance(spec, registry.Bound):
+        start = time.perf_counter()
+        miss_cost = spec.miss_cost(cell.capacity, trace)
+        # A bound has a cost but no replay.
+        hits, peak, calls, seconds = None, None, None, time.perf_counter() - start
+    else:
+        policy = spec.build_for(cell.capacity, trace, seed=cell.seed)
+        run = replay(policy, trace)
+        policy.check()
+        hits, peak, calls, seconds = int(run.hits.sum()), run.peak, run.oracle_calls, run.seconds
+        miss_cost = run.miss_cost
+    total = trace.total_cost
+    return {
+        "policy": cell.policy,
+        "capacity": cell.capacity,
+        "requests": len(trace),
+        "hits": hits,
+        "miss_cost": miss_cost,
+        "total_cost": total,
+        "cost_ratio": miss_cost / total if total else None,  # undefined for a total of 0
+        "peak_size": peak,
+        "oracle_calls": calls,
+        "seconds": seconds,
+    }

@@ -1,0 +1,212 @@
+"""Replay: run a policy over a trace.
+
+The loop is compiled separately for each policy, around the policy's own kernels. All state is in the policy's arrays,
+so a long trace can be replayed in pieces, with a progress report after each, and the same result.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from knapcache.errors import InvalidInput
+from knapcache.kernel import Records, borrowed, kernel, prefetch
+from knapcache.lab.trace import Floats, Ints, Trace
+from knapcache.policy.base import Policy
+
+PIECE = 1 << 18
+"""Requests between two progress reports."""
+AHEAD = 16
+"""The row of a request is loaded into the core's caches this many requests before its turn."""
+
+
+@functools.cache
+def replay_loop(arrive: Callable[..., Any], settle: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the compiled loop around a policy's kernels."""
+
+    @kernel
+    def loop(
+        head: Records,
+        rows: Records,
+        keys: Ints,
+        sizes: Ints,
+        costs: Floats,
+        values: Floats,
+        hits: npt.NDArray[np.bool_],
+        resident_values: Floats,
+    ) -> int:
+        """Fill `hits`, and `resident_values` with the total value of the residents before each request; returns the
+        peak size.
+        """
+        head, rows = borrowed(head), borrowed(rows)
+        peak = head[0].used
+        for k in range(len(keys)):
+            if k + AHEAD < len(keys):
+                prefetch(rows, keys[k + AHEAD])
+            for i in range(len(values)):
+                if rows[i].resident:
+                    resident_values[k] += values[i]
+            hits[k] = arrive(head, rows, keys[k])
+            if not hits[k]:
+                settle(head, rows, keys[k], sizes[k], costs[k])
+            peak = max(peak, head[0].used)
+        return peak  # type: ignore[no-any-return]
+
+    return loop
+
+
+@functools.cache
+def recycling_loop(
+    arrive: Callable[..., Any], settle: Callable[..., Any], recycle: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Return the loop for more keys than ids: an id belongs to a key until it is recycled, as in a live cache."""
+
+    @kernel
+    def loop(
+        head: Records,
+        rows: Records,
+        keys: Ints,
+        sizes: Ints,
+        costs: Floats,
+        hits: npt.NDArray[np.bool_],
+        id_of: Ints,
+        key_of: Ints,
+        taken: int,
+    ) -> tuple[int, int]:
+        """Fill `hits`; returns the peak size and the number of ids in use. `id_of` is −1 for keys without an id."""
+        head, rows = borrowed(head), borrowed(rows)
+        peak = head[0].used
+        for k in range(len(keys)):
+            i = id_of[keys[k]]
+            if i < 0:
+                if taken < len(key_of):
+                    i = taken
+                    taken += 1
+                else:
+                    i = recycle(head, rows)
+                    id_of[key_of[i]] = -1
+                id_of[keys[k]] = i
+                key_of[i] = keys[k]
+            hits[k] = arrive(head, rows, i)
+            if not hits[k]:
+                settle(head, rows, i, sizes[k], costs[k])
+            peak = max(peak, head[0].used)
+        return peak, taken
+
+    return loop
+
+
+@kernel
+def take_missed(costs: Floats, hits: npt.NDArray[np.bool_], missed: Floats) -> int:
+    """Copy the costs of misses to the front of `missed`; returns their number. Much faster than `costs[~hits]`."""
+    count = 0
+    for k in range(len(costs)):
+        missed[count] = costs[k]
+        count += int(not hits[k])
+    return count
+
+
+@dataclass(frozen=True, eq=False)
+class ReplayResult:
+    hits: npt.NDArray[np.bool_]
+    resident_values: Floats | None
+    """Total value of the residents before each request; None if `values` was not given."""
+    peak: int
+    """Largest total size of the residents."""
+    oracle_calls: int
+    miss_cost: float
+    seconds: float
+
+
+def replay(
+    policy: Policy,
+    trace: Trace,
+    *,
+    values: Floats | None = None,
+    phases: Sequence[int] = (0,),
+    progress: Callable[[int], None] | None = None,
+) -> ReplayResult:
+    """Replay the requests of `trace` with `policy`.
+
+    `values` holds P(i)·C*(i) of each id i, the expected cost that one round saves if i is resident: one row for each of
+    the `phases`, which begin at these requests.
+    `progress` is called with the number of requests replayed since its last call.
+    """
+    ids = policy.ids
+    if trace.ids > ids:
+        if values is None and type(policy).recycle_kernel:
+            return _replay_recycling(policy, trace, progress)
+        raise InvalidInput(f"the trace has {trace.ids} ids, the policy only {ids}")
+    table = np.zeros((1, 0)) if values is None else np.atleast_2d(np.ascontiguousarray(values, np.float64))
+    if len(table) != len(phases) or table.shape[1] > ids:
+        raise InvalidInput(f"values must have {len(phases)} rows of at most {ids} ids, not the shape {table.shape}")
+    if list(phases) != sorted(set(phases)) or phases[0] != 0:
+        raise InvalidInput(f"phases must begin at request 0 and increase, not {list(phases)}")
+    loop = replay_loop(type(policy).arrive_kernel, type(policy).settle_kernel)
+    hits = np.zeros(len(trace), np.bool_)
+    resident_values = np.zeros(len(trace) if values is not None else 0)
+    borders = sorted({*range(0, len(trace), PIECE), *(p for p in phases if p < len(trace)), len(trace)})
+    peak = policy.used
+    nothing = slice(0, 0)  # compiles or loads the loop before the timing starts
+    loop(
+        policy.head,
+        policy.rows,
+        *(x[nothing] for x in (trace.keys, trace.sizes, trace.costs)),
+        table[0],
+        hits[nothing],
+        resident_values[nothing],
+    )
+    start = time.perf_counter()
+    for a, b in itertools.pairwise(borders):
+        row = table[int(np.searchsorted(phases, a, side="right")) - 1]
+        piece = (trace.keys[a:b], trace.sizes[a:b], trace.costs[a:b], row, hits[a:b], resident_values[a:b])
+        peak = max(peak, loop(policy.head, policy.rows, *piece))
+        if progress:
+            progress(b - a)
+    seconds = time.perf_counter() - start
+    return _result(policy, trace, hits, resident_values if values is not None else None, peak, seconds)
+
+
+def _replay_recycling(policy: Policy, trace: Trace, progress: Callable[[int], None] | None) -> ReplayResult:
+    """Replay with fewer ids than keys. At the start no key has an id."""
+    kernels = type(policy)
+    loop = recycling_loop(kernels.arrive_kernel, kernels.settle_kernel, kernels.recycle_kernel)
+    hits = np.zeros(len(trace), np.bool_)
+    id_of, key_of = np.full(trace.ids, -1), np.full(policy.ids, -1)
+    arrays = (trace.keys, trace.sizes, trace.costs, hits)
+    loop(policy.head, policy.rows, *(x[:0] for x in arrays), id_of, key_of, 0)
+    peak, taken = policy.used, 0
+    start = time.perf_counter()
+    for a in range(0, len(trace), PIECE):
+        here, taken = loop(policy.head, policy.rows, *(x[a : a + PIECE] for x in arrays), id_of, key_of, taken)
+        peak = max(peak, here)
+        if progress:
+            progress(min(PIECE, len(trace) - a))
+    return _result(policy, trace, hits, None, peak, time.perf_counter() - start)
+
+
+def _result(
+    policy: Policy,
+    trace: Trace,
+    hits: npt.NDArray[np.bool_],
+    resident_values: Floats | None,
+    peak: int,
+    seconds: float,
+) -> ReplayResult:
+    missed = np.empty(len(trace))
+    miss_cost = float(missed[: take_missed(trace.costs, hits, missed)].sum())
+    return ReplayResult(
+        hits=hits,
+        resident_values=resident_values,
+        peak=int(peak),
+        oracle_calls=policy.oracle_calls,
+        miss_cost=miss_cost,
+        seconds=seconds,
+    )

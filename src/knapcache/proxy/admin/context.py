@@ -1,0 +1,65 @@
+"""The objects of the proxy that the admin API uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from knapcache.cache.internal import InternalCache
+from knapcache.features.limits.limits import Limits
+from knapcache.features.semantic.control import SemanticControl
+from knapcache.features.semantic.recent_matches import RecentMatches
+from knapcache.features.webhooks.delivery import Webhook
+from knapcache.proxy.admin.audit import AuditLog
+from knapcache.proxy.admin.auth import Sessions
+from knapcache.proxy.admin.tokens import AdminTokens
+from knapcache.proxy.events.events import VerdictEvent
+from knapcache.proxy.events.history import History
+from knapcache.proxy.events.merged import MergedHealth, MergedHistory, MergedRecent, SharedProxies
+from knapcache.proxy.events.metrics import Metrics
+from knapcache.proxy.events.recent import RecentRequests
+from knapcache.proxy.events.upstream_health import UpstreamHealth
+from knapcache.proxy.http.auth import Authenticator
+from knapcache.proxy.settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdminContext:
+    """The proxy's objects that the admin API uses. `Proxy` builds it when it becomes the owner."""
+
+    settings: Settings
+    tokens: AdminTokens
+    audit: AuditLog
+    started: float
+    """When the proxy was started, Unix time."""
+    cache: InternalCache
+    memory_fallback: bool
+    """Whether entries are in memory because the cache's file could not be opened."""
+    authenticator: Authenticator
+    flush_events: Callable[[], object]
+    """Pass buffered events to the objects below. Runs on the event loop's thread."""
+    append_verdict: Callable[[VerdictEvent], object]
+    """Add a verdict on a match to the buffered events. Runs on the event loop's thread."""
+    history: History | MergedHistory
+    metrics: Metrics
+    recent: RecentRequests | MergedRecent
+    matches: RecentMatches
+    """Recent matches of the semantic tier."""
+    upstream_health: UpstreamHealth | MergedHealth
+    request_log: Path | None
+    """The folder of the request log, if there is one."""
+    sessions: Sessions | None = None
+    """Those of a shared store; None: those of this process."""
+    shared: SharedProxies | None = None
+    """The proxies of a shared store; None without one."""
+    limits: Limits | None = None
+    """The limits of this process, whose counters all processes share; None: there are none."""
+    webhooks: Sequence[Webhook] = ()
+    semantic: SemanticControl | None = None
+    """The semantic tier of this process; None: it is off."""
+
+    def refresh(self) -> None:
+        """Read the numbers of other proxies, which may wait for the engine of a shared store."""
+        if self.shared is not None:
+            self.shared.refresh()

@@ -1,0 +1,71 @@
+"""The dashboard's files. They are read once and sent from memory, so no path of a request reaches the disk.
+
+The content security policy allows only the page's own scripts and styles, no other hosts and no framing. So a prompt or
+a model name cannot run as code, even if the page failed to escape it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from knapcache.proxy.http.asgi_request import RequestRejected
+
+FOLDER = Path(__file__).parents[1] / "dashboard"
+POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".ico": "image/x-icon",
+    ".json": "application/json",
+    ".woff2": "font/woff2",
+}
+
+
+class StaticFile(NamedTuple):
+    """Content, ETag and media type."""
+
+    content: bytes
+    etag: str
+    media_type: str
+
+
+class Pages:
+    """Serves the files of a folder by their relative paths."""
+
+    def __init__(self, folder: Path = FOLDER) -> None:
+        self._files = {
+            path.relative_to(folder).as_posix(): _file(path)
+            for path in sorted(folder.rglob("*"))
+            if path.suffix in TYPES and path.is_file()
+        }
+
+    async def serve(self, request: Request) -> Response:
+        """Serve GET and HEAD."""
+        name = request.path_params.get("path") or "index.html"
+        file = self._files.get(name)
+        if file is None:
+            raise RequestRejected(404, "Not found.", "not_found")
+        # no-cache: the browser stores the file and revalidates it each time, so a new version shows at once.
+        headers = {"etag": file.etag, "cache-control": "no-cache", "content-security-policy": POLICY}
+        known = [tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")]
+        if file.etag in known or "*" in known:
+            return Response(status_code=304, headers=headers)
+        return Response(file.content, headers=headers, media_type=file.media_type)
+
+
+def _file(path: Path) -> StaticFile:
+    content = path.read_bytes()
+    return StaticFile(content, f'"{hashlib.sha256(content).hexdigest()[:32]}"', TYPES[path.suffix])
+
+
+async def redirect_to_dashboard(_: Request) -> Response:
+    """Redirect to the dashboard."""
+    return RedirectResponse("/dashboard", 307)

@@ -1,0 +1,242 @@
+"""Responses of the admin API with totals: GET /summary, GET /history and GET /plan."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from knapcache.features.prefix.models import PrefixSummary
+from knapcache.proxy.admin.models import Count, ResponseModel
+from knapcache.proxy.admin.proxy_models import EngineStatus
+from knapcache.proxy.admin.route_models import RouteStatus
+
+
+class Usage(ResponseModel):
+    """Totals of a set of requests. Spent: what calls of upstreams cost. Saved: what cached answers had cost."""
+
+    requests: Annotated[Count, Field(description="Requests of clients, whatever came of them: the sum of outcomes.")]
+    hits: Count
+    similar: Annotated[Count, Field(description="Answers to similar questions, served by the semantic tier.")]
+    coalesced: Count
+    stale: Count
+    misses: Count
+    bypasses: Count
+    passthrough: Count
+    failed: Annotated[Count, Field(description="Failed or rejected.")]
+    bytes_saved: Count
+    usd_spent: Annotated[
+        float,
+        Field(description="Every call that was paid for, as far as its price is known; also calls in the background."),
+    ]
+    usd_estimated: Annotated[
+        float, Field(description="What limits have counted in addition, for calls whose cost is not known.")
+    ]
+    usd_saved: float
+    seconds_spent: Annotated[
+        float, Field(description="Model time: seconds of upstream calls, also of concurrent ones.")
+    ]
+    seconds_saved: Annotated[
+        float, Field(description="Model time that was not needed. Calls that would have run at once are added up.")
+    ]
+    cost_spent: float
+    cost_saved: float
+    tokens_spent: Count
+    tokens_saved: Count
+    priced: Annotated[Count, Field(description="Answers of known price: those that the dollars are of.")]
+    unpriced: Annotated[Count, Field(description="Answers of unknown price, and of free models.")]
+    evictions: Annotated[
+        Count,
+        Field(description="Entries evicted, and answers not admitted, for lack of space; 0 for a model or tenant."),
+    ]
+    would: Annotated[
+        dict[str, float],
+        Field(description="Cost of the same requests without a cache, with other policies, or with more capacity."),
+    ]
+
+
+class ModelUsage(Usage):
+    """Usage of one model."""
+
+    name: str
+    price: Annotated[
+        Literal["known", "mixed", "unknown", "free", "simulated"],
+        Field(
+            description="mixed: known for some answers; free: the embedded model; simulated: it has a made-up price."
+        ),
+    ]
+
+
+class TenantUsage(Usage):
+    """Usage of one tenant, and the size of its entries."""
+
+    name: str
+    namespace: str | None
+    bytes: Count
+    quota: int | None
+
+
+class UsagePoint(Usage):
+    """Usage in one time step."""
+
+    time: float
+
+
+class PolicyStatus(ResponseModel):
+    """The live policy."""
+
+    name: str
+    oracle_calls: Count
+    oracle_seconds: float
+    ids: Annotated[Count, Field(description="Keys in the policy's table.")]
+
+
+class StorageStatus(ResponseModel):
+    """Sizes in bytes."""
+
+    capacity: Annotated[Count, Field(description="As configured: for all files of the cache.")]
+    usable: Annotated[
+        Count,
+        Field(description="What of it entries can take; the rest is for SQLite's log, its index and policy state."),
+    ]
+    bytes: Annotated[Count, Field(description="Size of all entries.")]
+    entries: Count
+    disk_bytes: int | None
+
+
+class Amounts(ResponseModel):
+    """How the page shows costs: `cost * factor` is in `unit`.
+
+    share: costs are a mixture of known prices and estimates, so they are shown as shares of each other only.
+    """
+
+    unit: Literal["usd", "seconds", "number", "share"]
+    factor: float
+
+
+class Doubling(ResponseModel):
+    """The additional savings of twice the capacity, in the policy's unit; 0 while nothing was evicted."""
+
+    saves: float
+    per_day: Annotated[float | None, Field(description="Projection; none for less than a day of history.")]
+    per_day_low: float | None
+    per_day_high: float | None
+    method: Annotated[str, Field(description="How the range of the projection was computed, or why there is none.")]
+
+
+class FirstRequest(ResponseModel):
+    """What an example request to this proxy must contain."""
+
+    kind: Annotated[Literal["openai", "anthropic"], Field(description="API of the first upstream.")]
+    model: str
+    key: Annotated[
+        Literal["none", "any", "tenant", "provider"],
+        Field(description="API key to send. any: any text; tenant: the key of a tenant; provider: the provider's."),
+    ]
+
+
+class UpstreamStatus(ResponseModel):
+    """Calls to one upstream, by all processes."""
+
+    name: str
+    state: Literal["ok", "failing"]
+    calls: Count
+    errors: Count
+    failing_since: Annotated[float | None, Field(description="Unix time.")]
+    reason: Annotated[str, Field(description="Why it fails, in plain words.")]
+    failed: Annotated[Count, Field(description="Requests that it has failed since.")]
+    last_failure: Annotated[float | None, Field(description="Unix time of the last of them.")]
+    failing_now: Annotated[
+        bool, Field(description="failing, and the last failure is a minute old at most or it is open.")
+    ]
+    fallback: Annotated[str, Field(description="The upstream that answered the last of them; empty: none did.")]
+    health: Annotated[
+        Literal["healthy", "open", "half-open"],
+        Field(description="open: routes send requests to another upstream; half-open: the next request is a probe."),
+    ]
+    open_until: Annotated[float | None, Field(description="Unix time of the next probe; null: healthy.")]
+
+
+class WebhookStatus(ResponseModel):
+    """A webhook, and the last delivery of the owner process."""
+
+    name: str
+    events: Annotated[list[str], Field(description="Events that it gets; none: all.")]
+    event: Annotated[str | None, Field(description="The last event that was sent to it; none: there was none.")]
+    time: Annotated[float | None, Field(description="When it was delivered, or tried the last time, Unix time.")]
+    error: Annotated[str, Field(description="Why it was not delivered; empty if it was.")]
+
+
+class HealthStatus(ResponseModel):
+    """State of the store, of the upstreams and of the webhooks."""
+
+    store: Literal["ok", "open", "half-open", "memory"]
+    owner: Annotated[bool, Field(description="Whether this process decides and writes.")]
+    workers: Count
+    upstreams: list[UpstreamStatus]
+    breaker: dict[str, Any]
+    engine: Annotated[
+        EngineStatus | None,
+        Field(description="Of a shared store. While it is away, the numbers are those of this proxy."),
+    ]
+    webhooks: list[WebhookStatus]
+
+
+class Summary(ResponseModel):
+    """Everything on the dashboard's first page."""
+
+    now: float
+    started: float
+    since: Annotated[float, Field(description="When history began.")]
+    version: str
+    unit: Annotated[str, Field(description="Unit of every cost: usd, seconds, or a blend. Costs contain estimates.")]
+    prices: Annotated[
+        Literal["known", "mixed", "none", "simulated"],
+        Field(description="Of which answers the dollars are: all, some, none; simulated: of some at made-up prices."),
+    ]
+    amounts: Amounts
+    policy: PolicyStatus
+    storage: StorageStatus
+    today: Usage
+    all: Usage
+    models: list[ModelUsage]
+    tenants: list[TenantUsage]
+    price_per_mb: Annotated[
+        float | None,
+        Field(
+            description="`doubling.saves` per megabyte of additional capacity. None: no shadow has twice the capacity."
+        ),
+    ]
+    least_value_per_mb: Annotated[
+        float, Field(description="Value per megabyte of the least valuable tenth of all entries: evicted first.")
+    ]
+    doubling: Doubling | None
+    health: HealthStatus
+    first_request: FirstRequest
+    prefix: Annotated[PrefixSummary, Field(description="Prompt caching at providers.")]
+    routes: Annotated[list[RouteStatus], Field(description="Rules for a part of the requests.")]
+    semantic: Annotated[bool, Field(description="Whether the semantic tier runs: see GET /semantic.")]
+    content_log: Annotated[bool, Field(description="Whether operators can search the content log: see GET /log.")]
+
+
+class UsageHistory(ResponseModel):
+    """Usage over time, one point per step of `step` seconds."""
+
+    step: Count
+    points: list[UsagePoint]
+
+
+class PlanStatus(ResponseModel):
+    """State of the capacity plan."""
+
+    state: Literal["idle", "running", "done", "failed"]
+    started: float | None
+    seconds: Annotated[float | None, Field(description="How long it has taken.")]
+    progress: Annotated[
+        float, Field(description="Share of the replays that are done, 0 to 1. 0: the log is being read.")
+    ]
+    remaining: Annotated[
+        float | None, Field(description="Estimated seconds to its end; none: not known before two of ten capacities.")
+    ]
+    amounts: Annotated[Amounts | None, Field(description="Unit of the savings in the result.")]
+    result: Annotated[dict[str, Any] | None, Field(description="Output of `knapcache plan --json`, or a message.")]

@@ -1,0 +1,103 @@
+"""A history in parts, so that a proxy can publish it often at little cost, and others can read what has changed.
+
+    open      the totals, and all rows from the boundary on. It changes with every request, and has some 30 rows
+    minutes, hours, days
+              the rows before the boundary, which never change. A new part is made when its boundary moves: every ten
+              minutes, hour and day. Minutes of a day are 1,560 rows, which take a thread 40 ms
+
+A part is its boundary and a history document (history_file.py), compressed. What is read is validated like any other
+input; a part of another version raises InvalidInput.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from typing import NamedTuple
+
+from knapcache.errors import InvalidInput
+from knapcache.features.prefix.totals import PrefixTotals
+from knapcache.features.semantic.totals import SemanticTotals
+from knapcache.proxy.events.history_file import HistoryTable, pack, unpack
+from knapcache.proxy.events.usage import UsageRow, sum_rows
+
+BOUNDARY_STEP = 600
+"""Seconds. The boundary of minutes is a multiple of it, at every proxy: readers sum their parts anew once in it."""
+CLOSED = ("minutes", "hours", "days")
+MAX_ROWS = 1600
+"""Rows of a closed part: all minutes and hours. Parts that are too large get fewer (publisher.py)."""
+MAX_PLAIN = 4 << 20
+"""Bytes of a part or a status before it is compressed."""
+_LEVEL = 1
+"""Of zlib. Numbers hardly compress: level 6 saves another 7 %, and takes three times as long."""
+_BOUNDARY = re.compile(rb"([0-9]{1,10}) ([0-9]{1,10}) ([0-9]{1,10})\n")
+
+
+class Boundary(NamedTuple):
+    """The first minute, hour and day of the part `open`, as history_file.py counts them."""
+
+    minutes: int
+    hours: int
+    days: int
+
+
+def open_part(table: HistoryTable, boundary: Boundary) -> HistoryTable:
+    """Return a copy of the totals, and of the rows from the boundary on."""
+    found = HistoryTable(since=table.since, total=sum_rows([table.total]))
+    found.models = {name: sum_rows([row]) for name, row in table.models.items()}
+    found.add_prefix(table.prefix_today, table.prefix_day)
+    found.prefix = PrefixTotals()
+    found.prefix.add(table.prefix)
+    found.add_semantic(table.semantic_today, table.semantic_day)
+    found.semantic = SemanticTotals()
+    found.semantic.add(table.semantic)
+    found.tenants = {name: sum_rows([row]) for name, row in table.tenants.items()}
+    for kind, first in zip(CLOSED, boundary, strict=True):
+        rows: dict[int, UsageRow] = getattr(found, kind)
+        rows.update({k: sum_rows([row]) for k, row in getattr(table, kind).items() if k >= first})
+    return found
+
+
+def closed_part(table: HistoryTable, boundary: Boundary, kind: str, limit: int) -> HistoryTable:
+    """Return a copy of the newest rows of one kind before the boundary. Older days are added to the oldest one."""
+    found = HistoryTable(since=table.since)
+    end: int = getattr(boundary, kind)
+    rows: dict[int, UsageRow] = getattr(found, kind)
+    numbers = sorted(k for k in getattr(table, kind) if k < end)
+    kept = numbers[-limit:]
+    rows.update({k: sum_rows([getattr(table, kind)[k]]) for k in kept})
+    if kind == "days":
+        for k in numbers[: len(numbers) - len(kept)]:
+            rows[kept[0]].add(getattr(table, kind)[k])
+    return found
+
+
+def encode_part(boundary: Boundary, table: HistoryTable) -> bytes:
+    """Return the document of a part."""
+    return zlib.compress(b"%d %d %d\n" % boundary + pack(table), _LEVEL)
+
+
+def decode_part(document: bytes) -> tuple[Boundary, HistoryTable]:
+    """Return boundary and rows. Raises InvalidInput for anything but the result of `encode_part`."""
+    plain = decompress(document)
+    match = _BOUNDARY.match(plain)
+    if match is None:
+        raise InvalidInput("a part of a history must begin with its boundary")
+    return Boundary(*map(int, match.groups())), unpack(plain[match.end() :], whole=False)
+
+
+def compress(plain: bytes) -> bytes:
+    """Return the compressed form of a document."""
+    return zlib.compress(plain, _LEVEL)
+
+
+def decompress(document: bytes) -> bytes:
+    """Return a document of at most MAX_PLAIN bytes. Raises InvalidInput."""
+    stream = zlib.decompressobj()
+    try:
+        plain = stream.decompress(document, MAX_PLAIN)
+    except zlib.error as error:
+        raise InvalidInput(f"not compressed: {error}") from None
+    if not stream.eof:
+        raise InvalidInput(f"a document must be complete, with at most {MAX_PLAIN} bytes")
+    return plain

@@ -1,0 +1,232 @@
+"""Serves requests to the endpoints whose answers are cached.
+
+    read      access.py             its principal (401 without a valid key), and its body
+    key       exchange.py           what it asks for, and its upstream, which the model selects
+    fetch     fetcher.py, stale.py  from the cache, or from the upstream under single flight
+    write     asgi_request.py       the response
+    event     events.py             what it cost, and how long it took
+
+`call.py` has the last two, and the calls of the upstream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from knapcache.errors import Incomplete, InvalidInput, Uncacheable, UpstreamFailed
+from knapcache.exchange.exchange import make_exchange, parse_request
+from knapcache.exchange.fetched import Fetched
+from knapcache.exchange.fetcher import Fetcher
+from knapcache.exchange.headers import fingerprint
+from knapcache.exchange.stale import StaleFetcher
+from knapcache.features.content_log.capture import ContentCapture
+from knapcache.features.limits.refusal import LimitReached
+from knapcache.keys.parse import SHORT, ParsedBody
+from knapcache.keys.scan import MAX_MODEL_LENGTH, find_model
+from knapcache.model import Endpoint
+from knapcache.proxy.http.access import AccessControl, RequestHead
+from knapcache.proxy.http.asgi_request import (
+    AsgiRequest,
+    RequestRejected,
+    model_not_found,
+)
+from knapcache.proxy.http.call import Call
+from knapcache.proxy.http.fast_path import FastPath
+from knapcache.proxy.routing import RoutedRequest, Router, bypass_reason
+from knapcache.proxy.settings.routes import RouteSettings
+from knapcache.proxy.upstream.upstream import Upstream
+from knapcache.tags import ALLOWED_TAGS
+
+if TYPE_CHECKING:
+    from knapcache.proxy.proxy import Proxy
+
+FastResponse = Callable[[RequestHead, Endpoint, bytes], tuple[bytes, ...] | None]
+
+FOREIGN_LIMITS = 2
+"""How often a request shares a call that the limit of another tenant refuses."""
+MAX_NAMESPACE = 256
+"""Characters of a namespace that a caller chooses."""
+
+
+class Handler:
+    """Serves them for one proxy."""
+
+    def __init__(self, proxy: Proxy, access: AccessControl) -> None:
+        settings = proxy.settings
+        self._access, self._upstreams, self._events = access, proxy.upstreams, proxy.events
+        self._max_body, self._max_decompressed = settings.max_body, settings.max_decompressed
+        self._ttl, self._abandoned_timeout = settings.ttl, settings.abandoned_timeout
+        self._max_cached, self._workers, self._semantic = settings.max_cached_body, proxy.body_pool, proxy.semantic
+        self._content_log = proxy.content_log
+        self._limits = proxy.limits
+        self._router, self._groups = Router(settings.route), proxy.groups
+        self._fetcher = fetcher = Fetcher(
+            proxy.cache,
+            finish_abandoned=settings.finish_abandoned,
+            max_answer=settings.max_answer,
+            offload=proxy.body_pool.call,
+            pause=partial(asyncio.sleep, 0),
+        )
+        self._fetch = fetcher.fetch
+        self._stale: StaleFetcher | None = None
+        self._fast_path: FastPath | None = None
+        self.fast_response: FastResponse = no_fast_response
+        """Return the header lines and the body of a hit that can be served at once, or None."""
+        if settings.stale_while_revalidate or settings.stale_if_error:
+            self._stale = StaleFetcher(
+                fetcher,
+                proxy.cache,
+                ttl=settings.ttl,
+                while_revalidate=settings.stale_while_revalidate,
+                if_error=settings.stale_if_error,
+            )
+            self._fetch = self._stale.fetch
+        elif self._content_log is None:  # the fast path knows neither stale answers nor the text of requests
+            self._fast_path = FastPath(proxy.cache, proxy.events.append_short)
+            self.fast_response = self._fast_path.respond
+
+    async def serve(self, request: AsgiRequest, endpoint: Endpoint) -> None:
+        """Send the response to a request, and record its event."""
+        head = self._access.authorize(request)
+        request.headers = head.headers
+        raw = await request.read_body(self._max_body, self._max_decompressed, self._workers)
+        fast_path = self._fast_path if head.plain and not request.query else None
+        if fast_path is not None and await self._serve_known(fast_path, request, head, endpoint, raw):
+            return
+        if len(raw) <= SHORT:
+            call = self._call(request, head, endpoint, raw)
+        else:
+            call = await self._workers.call(partial(self._call, request, head, endpoint, raw))
+        if self._content_log is not None:
+            call.content = ContentCapture(self._content_log, call.exchange)
+        try:
+            exchange = call.full_exchange(self._workers, self._semantic)
+            fetch = partial(self._fetch, exchange, call.upstream.name, call.send)
+            fetched = await self._fetch_within_limits(call, fetch)
+            if fetched is None:
+                await call.forward()
+                return
+            if fast_path is not None and len(fetched.answers) == 1 and fetched.answers[0].outcome == "hit":
+                fast_path.remember(
+                    call.exchange, call.upstream, call.model, fetched.answers[0], head.known_as, call.route_name
+                )
+            await call.respond(fetched, self._abandoned_timeout)
+        except UpstreamFailed as error:
+            await call.fail(error)
+        finally:
+            call.end()
+
+    async def _fetch_within_limits(self, call: Call, fetch: Callable[[], Awaitable[Fetched | None]]) -> Fetched | None:
+        """Return what was fetched; None: the request must be sent without the cache. Raises LimitReached.
+
+        Another tenant of the group may lead the call, and have reached its limit. That is no concern of this request,
+        whose response must not show it. If it happens again, the request is sent on its own.
+        """
+        for _ in range(FOREIGN_LIMITS):
+            try:
+                return await call.fetch(fetch)
+            except LimitReached as error:
+                if call.has_limit(error):
+                    raise
+        return None
+
+    async def _serve_known(
+        self, fast_path: FastPath, request: AsgiRequest, head: RequestHead, endpoint: Endpoint, raw: bytes
+    ) -> bool:
+        """Serve a hit of a request that is known by its bytes."""
+        found = await fast_path.find(raw, head.known_as, endpoint)
+        if found is None:
+            return False
+        known, answer = found
+        try:
+            fetched = Fetched(await self._fetcher.response(known.exchange, answer), (answer,))
+        except Incomplete:  # a newer answer took its place, and lacks what the request asks for
+            return False
+        call = Call(request, head, known.exchange, known.upstream, known.model, self._events)
+        call.route_name = known.route
+        await call.respond(fetched, self._abandoned_timeout)
+        return True
+
+    def _call(self, request: AsgiRequest, head: RequestHead, endpoint: Endpoint, raw: bytes) -> Call:
+        """Parse a request and select its upstream. Long ones in a thread (`keys/scan.py` has the reasons)."""
+        parsed = parse_request(raw) if len(raw) <= self._max_cached else too_long_to_key(len(raw), self._max_cached)
+        if isinstance(parsed, ParsedBody):
+            model = parsed.get("model", "")
+            model = model if type(model) is str else ""
+        else:
+            model = self._find_model(raw)
+        if len(model) > MAX_MODEL_LENGTH:
+            raise name_too_long("model", len(model), MAX_MODEL_LENGTH)
+        known = isinstance(parsed, ParsedBody) or model
+        route = self._route(head, endpoint, model, parsed) if self._router.routes else None
+        upstream: Upstream | None
+        group = None if route is None else self._groups.get(route.name)
+        if group is not None:
+            upstream = group.members[0].upstream
+        else:
+            upstream = self._upstreams.for_model(model) if known else self._upstreams.all[0]
+        if upstream is None:
+            raise RequestRejected(404, f"No upstream serves the model {model[:100]!r}.", "model_not_found")
+        context = upstream.context if group is None else group.context
+        if route is not None and route.namespace is not None:
+            context = {**context, "route namespace": route.namespace}
+        if head.vary:
+            context = {**context, **head.vary}
+        if request.query:
+            context = {**context, "query": fingerprint(request.query)}
+        try:
+            exchange = make_exchange(
+                endpoint, request.headers, raw, parsed, head.principal.namespace, context, self._ttl
+            )
+        except InvalidInput as error:  # it quotes a tag
+            reason = f"The request has a tag that is not allowed; allowed are {ALLOWED_TAGS}."
+            raise RequestRejected(400, f"{error}.", "invalid_request", reason=reason) from None
+        namespace = exchange.control.namespace
+        if namespace is not None and len(namespace) > MAX_NAMESPACE:
+            raise name_too_long("cache.namespace", len(namespace), MAX_NAMESPACE)
+        if route is not None and not exchange.bypass:
+            exchange = exchange._replace(bypass=bypass_reason(route, exchange.body))
+        return Call(request, head, exchange, upstream, model, self._events, route, group, self._limits)
+
+    def _find_model(self, raw: bytes) -> str:
+        """Return the model of a body that is not parsed; "" if nothing depends on it, or it has none."""
+        several = len(self._upstreams.all) > 1
+        limits = self._limits
+        if not several and not self._router.routes and (limits is None or not (limits.whole or limits.tenants)):
+            return ""
+        try:
+            return find_model(raw)
+        except Uncacheable as reason:
+            if several:
+                raise model_not_found(reason) from None
+            return ""  # the cost of its answer is known by the model that the answer names
+        except InvalidInput as error:
+            raise RequestRejected(400, f"{error}.", "invalid_request") from None
+
+    def _route(
+        self, head: RequestHead, endpoint: Endpoint, model: str, parsed: ParsedBody | Uncacheable
+    ) -> RouteSettings | None:
+        body = parsed if isinstance(parsed, ParsedBody) else None
+        return self._router.find(RoutedRequest(endpoint.value, head.principal.name, model, head.headers, body))
+
+    async def drain(self, seconds: float) -> None:
+        """Wait for background fetches, for so many seconds at most. The server waits for requests."""
+        if self._stale is not None:
+            await self._stale.drain(seconds)
+
+
+def name_too_long(field: str, length: int, limit: int) -> RequestRejected:
+    """Return the error for a name that is too long. Tables are kept by these names."""
+    return RequestRejected(400, f"{field} has {length} characters; at most {limit} are allowed.", "invalid_request")
+
+
+def too_long_to_key(length: int, limit: int) -> Uncacheable:
+    """Return why a long body has no key."""
+    return Uncacheable(f"the body has {length} bytes, and only bodies of up to max_cached_body = {limit} are cached")
+
+
+def no_fast_response(_head: RequestHead, _endpoint: Endpoint, _body: bytes) -> None:
+    """Serve nothing at once."""

@@ -1,0 +1,284 @@
+"""Upstreams as the proxy uses them: paths, headers, credentials and retries.
+
+    url of kind openai      as OpenAI's SDK has its base_url, with the version:    https://api.openai.com/v1
+    url of kind anthropic   as Anthropic's SDK has it; the path has the version:   https://api.anthropic.com
+
+Addresses come only from the settings. Redirects are not followed.
+
+Credentials: an upstream with a key of its own is sent that key, and none of the caller's. Otherwise the caller's
+credential is passed on unchanged, unless it is one that the proxy has issued to a tenant.
+
+Retries. `send_with_retries` sends a request again in two cases only:
+    no byte of a response was received (`UpstreamFailed.safe_to_retry`), which includes failed connects;
+    the response's status is in RETRYABLE_STATUSES, and none of its body was passed on.
+At most `retries` times (a setting). The delay is what Retry-After asks for, up to MAX_RETRY_DELAY; a longer Retry-After
+is the caller's to obey, and the response is returned. Without Retry-After: 0.25 s, doubled each time, with jitter.
+A token bucket bounds retries to RETRY_RATIO of all requests, with bursts of RETRY_BURST: an upstream that is down gets
+10 % more requests, and not twice as many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import AsyncIterator, Mapping
+from email.utils import parsedate_to_datetime
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import quote
+
+from knapcache.errors import UpstreamFailed
+from knapcache.exchange.headers import CREDENTIALS, GATEWAY_CREDENTIALS, nominated
+from knapcache.features.prefix.tier import PrefixTier
+from knapcache.keys.scan import MAX_MODEL_LENGTH, find_model
+from knapcache.proxy.settings.endpoints import has_own_credential
+from knapcache.proxy.upstream.client import Client, parse_base_url
+from knapcache.proxy.upstream.connect import TlsFiles
+from knapcache.proxy.upstream.embedded_model import REQUEST_HEADERS
+from knapcache.proxy.upstream.failures import upstream_failed
+from knapcache.proxy.upstream.health import PassiveHealth
+from knapcache.proxy.upstream.proxies import HttpProxy, environment_proxy
+from knapcache.proxy.upstream.response import MAX_BODY, Pairs, Response
+
+if TYPE_CHECKING:
+    from knapcache.proxy.settings import Settings, UpstreamSettings
+    from knapcache.proxy.upstream.group import UpstreamGroup
+
+log = logging.getLogger("knapcache.serve")
+
+RETRYABLE_STATUSES = (429, 500, 502, 503, 504, 529)
+MAX_RETRY_DELAY = 10.0
+"""Seconds."""
+RETRY_RATIO, RETRY_BURST = 0.1, 10.0
+MAX_KNOWN_MODELS = 1000
+"""Model names whose upstream is remembered. Callers choose the names, so their number is bounded."""
+HOP_BY_HOP = frozenset(
+    ("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
+     "transfer-encoding", "upgrade", "host", "expect", "cookie", "forwarded", "via")
+)  # fmt: skip
+"""Headers of one connection, and of one client."""
+NOT_SENT = HOP_BY_HOP | {
+    "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip", "x-http-method", "x-http-method-override",
+    "x-method-override", "x-original-url", "x-rewrite-url",
+}  # fmt: skip
+"""Headers that are not passed on: also the client's address, and what some servers take for another method or path."""
+BODY_HEADERS = frozenset(("content-length", "content-encoding", "accept-encoding", "idempotency-key"))
+"""Headers that do not hold for a body that the proxy has decoded. A provider may answer a second request with the same
+idempotency key by the first one's answer. The proxy may send a request twice, with and without `stream_options`, and
+its answer is shared and stored, so the caller's idempotency key must not select it."""
+CACHE_HEADER_PREFIXES = ("cache-control", "pragma", "helicone-", "cf-aig-", "x-portkey-", "x-knapcache", "x-forwarded-")
+"""Beginnings of header names that are meant for caches and proxies, and not passed on."""
+
+
+HEADER_CHARACTERS = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
+"""Characters of a name that are sent in a header as they are; others are percent-encoded."""
+
+
+class LocalModel(Protocol):
+    """A model server on this machine, whose address is known when it is ready."""
+
+    async def ready(self) -> str:
+        """Return its base URL. OSError if it does not start."""
+
+
+class Upstream:
+    """One upstream: a provider, or the embedded model."""
+
+    def __init__(self, settings: UpstreamSettings, local: LocalModel | None = None, max_answer: int = MAX_BODY) -> None:
+        self.settings, self.name = settings, settings.name
+        self.context = {"upstream": settings.url}
+        """A part of every key: answers of different upstreams are never mixed."""
+        self.prefix: PrefixTier | None = None
+        """Marks requests for the provider's prefix cache; None: they are sent as they are."""
+        self.header = "x-knapcache-upstream", quote(settings.name, safe=HEADER_CHARACTERS)
+        """The response header of answers from this upstream."""
+        self.health = PassiveHealth()
+        self.alone: UpstreamGroup | None = None
+        """The group for requests that no route gives another one (`group_of_one`)."""
+        self.own_credential = has_own_credential(settings)
+        """Whether requests are sent with a key of the settings, and never with the caller's."""
+        self._local = local
+        self._key = settings.key
+        self._retry_tokens = RETRY_BURST
+        proxy = None if local is not None else proxy_of(settings)
+        if proxy is not None:
+            log.info("upstream %s is reached through the proxy %s", self.name, proxy)
+        self.client = Client(
+            settings.name,
+            settings.connect_timeout,
+            settings.timeout,
+            settings.total_timeout,
+            proxy=proxy,
+            tls=TlsFiles(settings.ca_file, settings.client_cert, settings.client_key),
+            max_body=max_answer,
+        )
+
+    def account(self, credential: str | None) -> str:
+        """Return what tells accounts at the provider apart: the caller's credential, if that is what is sent."""
+        return credential or "" if self._key is None else ""
+
+    @property
+    def has_credentials(self) -> bool:
+        """Whether requests are sent with credentials of the settings: a key, headers, or a client certificate."""
+        return self._key is not None or bool(self.settings.headers) or self.settings.client_cert is not None
+
+    async def send_with_retries(
+        self, path: str, headers: bytes, content: bytes, attempts: list[int], retries: int | None = None
+    ) -> Response:
+        """Send a POST request, again where the module's rules allow it. Raises UpstreamFailed.
+
+        headers    `encode_headers(self.request_headers(…))`
+        attempts   the status of every attempt is appended; 0: there was no response
+        retries    in place of the setting
+        """
+        if retries is None:
+            retries = self.settings.retries
+        self._retry_tokens = min(RETRY_BURST, self._retry_tokens + RETRY_RATIO)
+        attempt = 0
+        while True:
+            try:
+                response = await self.send("POST", path, headers, content, attempts)
+            except UpstreamFailed as error:
+                delay = self._retry_delay(attempt, retries, {}) if error.safe_to_retry else None
+                if delay is None:
+                    raise
+            else:
+                if response.status not in RETRYABLE_STATUSES:
+                    return response
+                delay = self._retry_delay(attempt, retries, response.headers)
+                if delay is None:
+                    return response
+                await response.close()
+            attempt += 1
+            self._retry_tokens -= 1.0
+            await asyncio.sleep(delay)
+
+    def _retry_delay(self, attempt: int, retries: int, headers: Mapping[str, str]) -> float | None:
+        """Seconds until the next attempt; None if there is none."""
+        if attempt >= retries or self._retry_tokens < 1.0:
+            return None
+        requested = retry_after(headers)
+        if requested is not None:
+            return requested if requested <= MAX_RETRY_DELAY else None
+        return min(MAX_RETRY_DELAY, 0.25 * 2.0**attempt) * random.uniform(0.5, 1.0)
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        headers: bytes,
+        content: bytes | AsyncIterator[bytes] | None,
+        attempts: list[int],
+        *,
+        raw: bool = False,
+    ) -> Response:
+        """Send a request once, and return when the head of its response was received. Raises UpstreamFailed.
+
+        attempts   the status is appended; 0: there was no response
+        raw        leave the response's body encoded
+        """
+        try:
+            base_url = self.settings.url if self._local is None else await self._local.ready()
+            response = await self.client.request(method, base_url, path, headers, content, raw=raw)
+        except UpstreamFailed:
+            attempts.append(0)
+            raise
+        except OSError as error:  # the embedded model does not start
+            attempts.append(0)
+            raise upstream_failed(self.name, error, safe_to_retry=True) from error
+        attempts.append(response.status)
+        return response
+
+    def path(self, path: str) -> str:
+        """The upstream's path for one of the proxy's; both begin with a slash."""
+        if self.settings.kind == "anthropic":
+            return path
+        return path.removeprefix("/v1") if path.startswith("/v1/") else path
+
+    def request_headers(self, headers: Mapping[str, str], own_key: bool, *, raw: bool = False) -> Pairs:
+        """The headers to send for a caller's headers, which have lower-case names.
+
+        own_key   the caller's credential is the provider's, not one that the proxy has issued
+        raw       the body is passed on as it came, with its BODY_HEADERS
+        """
+        settings, key = self.settings, self._key
+        of_connection = nominated(headers.get("connection", ""))
+        passed = [
+            (name, value)
+            for name, value in headers.items()
+            if name not in NOT_SENT
+            and name not in of_connection
+            and not name.startswith(CACHE_HEADER_PREFIXES)
+            and (raw or name not in BODY_HEADERS)
+            and (name not in CREDENTIALS or (own_key and key is None))
+            and (name not in GATEWAY_CREDENTIALS or not self.own_credential)
+            and name not in settings.headers
+        ]
+        if self._local is not None:
+            passed += REQUEST_HEADERS.items()
+        if key is not None:
+            passed.append(("x-api-key", key) if settings.kind == "anthropic" else ("authorization", f"Bearer {key}"))
+        return [*passed, *settings.headers.items()]
+
+
+class Upstreams:
+    """All upstreams of the settings, in their order."""
+
+    def __init__(
+        self, settings: Settings, local: LocalModel | None, tiers: Mapping[str, PrefixTier] = MappingProxyType({})
+    ) -> None:
+        self.all = [Upstream(each, local if each.local else None, settings.max_answer) for each in settings.upstreams]
+        for upstream in self.all:
+            upstream.prefix = tiers.get(upstream.name)
+        self._settings = settings
+        self._known: dict[str, Upstream | None] = {}
+
+    def for_model(self, model: str) -> Upstream | None:
+        """The first upstream with a pattern that matches the model, or None."""
+        try:
+            return self._known[model]
+        except KeyError:
+            settings = self._settings.upstream_for(model)
+            found = next((upstream for upstream in self.all if upstream.settings is settings), None)
+            if len(self._known) < MAX_KNOWN_MODELS and len(model) <= MAX_MODEL_LENGTH:
+                self._known[model] = found
+            return found
+
+    def find_model(self, body: bytes) -> str:
+        """Return the model of a body that is not parsed, or "". Raises Uncacheable if that takes too long.
+
+        With one upstream it is not looked for, because it selects nothing.
+        """
+        return find_model(body) if len(self.all) > 1 else ""
+
+    def close(self) -> None:
+        """Close all connections. Requests in progress fail."""
+        for upstream in self.all:
+            upstream.client.close()
+
+
+def proxy_of(settings: UpstreamSettings) -> HttpProxy | None:
+    """The proxy that an upstream's settings name, or that of the environment. InvalidInput if it cannot be used."""
+    if settings.proxy is None:
+        return environment_proxy(parse_base_url(settings.url).origin)
+    url = settings.proxy.get_secret_value()
+    return HttpProxy.parse(url) if url else None
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds that a response asks to wait, from retry-after-ms or retry-after (a number or a date); None: no such."""
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        value = headers.get(name)
+        if value is None:
+            continue
+        try:
+            return max(0.0, float(value) * unit)
+        except ValueError:
+            pass
+        try:
+            return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+        except (ValueError, TypeError):
+            continue
+    return None

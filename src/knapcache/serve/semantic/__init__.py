@@ -1,1 +1,0 @@
-"""The semantic tier in the proxy: after an exact miss, a stored answer to a question of the same meaning."""

@@ -1,7 +1,0 @@
-"""The way to upstreams: an HTTP client, its errors, retries, and the embedded model."""
-
-from knapcache.serve.upstream.client import Client, encode_headers
-from knapcache.serve.upstream.failures import ConnectionLost, ProtocolError, upstream_failed
-from knapcache.serve.upstream.response import Pairs, Response
-
-__all__ = ["Client", "ConnectionLost", "Pairs", "ProtocolError", "Response", "encode_headers", "upstream_failed"]

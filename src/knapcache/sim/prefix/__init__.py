@@ -1,6 +1,0 @@
-"""Traces of prefixes, and their replay with rules that place marks for a provider's prompt cache."""
-
-from knapcache.sim.prefix.read import PrefixTrace, read_prefix_trace
-from knapcache.sim.prefix.replay import replay_rules, rule_names
-
-__all__ = ["PrefixTrace", "read_prefix_trace", "replay_rules", "rule_names"]

@@ -1,0 +1,60 @@
+"""The three forms of the counters of limits."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.programs import find_module
+from tests.support.redis_servers import EngineServer
+
+from knapcache.features.limits.core import Counts
+from knapcache.features.limits.local_counts import MemoryCounts
+from knapcache.features.limits.redis_counts import RedisCounts
+from knapcache.features.limits.sqlite_counts import SqliteCounts
+from knapcache.store.redis.urls import parse
+
+_numbers = itertools.count()
+OpenCounts = Callable[[str], Counts]
+"""Opens the counters of a process with this name. All processes of a test share them, unless they are in memory."""
+
+
+@pytest.fixture(scope="session")
+def limits_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
+    find_module("redis", "the extra redis")
+    with EngineServer(tmp_path_factory.mktemp("limits-engine")) as server:
+        yield server
+
+
+@pytest.fixture(params=["memory", "sqlite", "redis"])
+def open_counts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenCounts]:
+    opened: list[Counts] = []
+    stores = []
+    if request.param == "redis":
+        from knapcache.store.redis.store import RedisStore
+
+        engine: EngineServer = request.getfixturevalue("limits_engine")
+        scheme, _, location = engine.url.partition(":")
+        address = parse(scheme, f"{location}?prefix=limits{next(_numbers)}&near=0")
+        stores.append(RedisStore(address, 2 << 20, secret=b"secret"))
+
+    def open_one(process: str) -> Counts:
+        counts: Counts
+        if request.param == "memory":
+            counts = MemoryCounts()
+        elif request.param == "sqlite":
+            counts = SqliteCounts(tmp_path / "limits.sqlite", process)
+        else:
+            counts = RedisCounts(stores[0].call_counts, process, b"secret")
+        opened.append(counts)
+        return counts
+
+    yield open_one
+    for each in opened:
+        if isinstance(each, (MemoryCounts, SqliteCounts)):
+            each.check()
+        each.close()
+    for store in stores:
+        store.close()

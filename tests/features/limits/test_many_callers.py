@@ -1,0 +1,118 @@
+"""Limits hold for concurrent callers of two worker processes: no request too many, at most one call's dollars."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.support.programs import find_module
+from tests.support.proxy_process import ADMIN_TOKEN, ProxyProcess
+from tests.support.redis_servers import EngineServer
+from tests.support.running_proxy import RunningProxy
+from tests.support.timing import wait_until
+
+from knapcache.proxy.settings.secrets import digest_of
+from knapcache.testing import FakeUpstream
+
+CALLERS = 150
+MANY_CALLERS = 500
+REQUESTS, DOLLARS = 40, 0.003
+CONFIG = f"""
+[[tenants]]
+name = "counted"
+keys = ["{digest_of("key-counted")}"]
+limits = {{ requests_per_minute = {REQUESTS} }}
+
+[[tenants]]
+name = "paying"
+keys = ["{digest_of("key-paying")}"]
+limits = {{ usd_per_day = {DOLLARS} }}
+"""
+
+
+async def post(url: str, tenant: str, text: str) -> tuple[int, dict[str, str], bytes]:
+    """Send one request on a connection of its own, and return the response."""
+    host, _, port = url.removeprefix("http://").partition(":")
+    question = {"model": "gpt-4o", "max_tokens": 60, "messages": [{"role": "user", "content": text}]}
+    body = json.dumps(question).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer key-{tenant}\r\n"
+    head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(head.encode() + body)
+    answer = await reader.read()
+    writer.close()
+    first, _, content = answer.partition(b"\r\n\r\n")
+    status, *lines = first.decode().split("\r\n")
+    return int(status.split()[1]), dict(line.lower().split(": ", 1) for line in lines), content
+
+
+async def call_until_refused(url: str, tenant: str, number: int) -> int:
+    """Return 200, or 429 when the limit is used up. Calls in flight that may use it up are waited for."""
+    while True:
+        status, headers, content = await post(url, tenant, f"question {number:03} of one of many callers")
+        assert status in (200, 429), content
+        final = tenant == "counted" or headers.get("x-should-retry") == "false"
+        if status == 200 or final:
+            return status
+        await asyncio.sleep(0.2)
+
+
+async def all_callers(url: str, tenant: str, callers: int) -> list[int]:
+    return await asyncio.gather(*(call_until_refused(url, tenant, number) for number in range(callers)))
+
+
+def used(proxy: ProxyProcess, tenant: str) -> dict[str, Any]:
+    headers = {"authorization": f"Bearer {ADMIN_TOKEN}"}
+    rows = httpx.get(f"{proxy.url}/admin/v1/limits", headers=headers, timeout=60).json()["rows"]
+    found: dict[str, Any] = next(row for row in rows if row["name"] == tenant)
+    return found
+
+
+def check(proxy: ProxyProcess, upstream: FakeUpstream, callers: int = MANY_CALLERS) -> None:
+    assert len(proxy.pids()) == 2
+    found = asyncio.run(all_callers(proxy.url, "counted", callers))
+    assert found.count(200) == REQUESTS == upstream.count()
+    assert found.count(429) == callers - REQUESTS
+    found = asyncio.run(all_callers(proxy.url, "paying", callers))
+    wait_until(lambda: used(proxy, "paying")["reserved"] == 0)
+    spent = used(proxy, "paying")["used"]
+    one_call = spent / found.count(200)
+    assert DOLLARS / one_call > 10
+    assert DOLLARS <= spent < DOLLARS + one_call
+    assert upstream.count() == REQUESTS + found.count(200)
+
+
+@pytest.mark.parametrize("callers", [CALLERS, pytest.param(MANY_CALLERS, marks=pytest.mark.long)])
+def test_callers_of_two_workers_stay_within_limits(tmp_path: Path, upstream: FakeUpstream, callers: int) -> None:
+    with ProxyProcess(tmp_path / "data", upstream.openai_url, config=CONFIG, workers=2) as proxy:
+        check(proxy, upstream, callers)
+
+
+@pytest.mark.long
+def test_500_callers_stay_within_limits_on_a_shared_store(tmp_path: Path, upstream: FakeUpstream) -> None:
+    find_module("redis", "the extra redis")
+    with EngineServer(tmp_path) as engine:
+        environment = {"KNAPCACHE_STORE": f"redis://127.0.0.1:{engine.port}", "KNAPCACHE_SECRET": "5e" * 32}
+        with ProxyProcess(tmp_path / "data", upstream.openai_url, environment, CONFIG, workers=2) as proxy:
+            check(proxy, upstream)
+
+
+@pytest.mark.long
+def test_limits_go_on_while_the_engine_is_away(tmp_path: Path, upstream: FakeUpstream) -> None:
+    find_module("redis", "the extra redis")
+    with EngineServer(tmp_path) as engine:
+        settings: dict[str, Any] = {"store": engine.url, "secret": "5e" * 32, "limits": {"requests_per_minute": 3}}
+        with RunningProxy(tmp_path / "data", upstream.openai_url, policy="lru", **settings) as proxy:
+
+            def ask(number: int) -> int:
+                question = {"model": "gpt-4o", "messages": [{"role": "user", "content": f"question {number}"}]}
+                return httpx.post(f"{proxy.url}/v1/chat/completions", json=question, timeout=60).status_code
+
+            assert [ask(1), ask(2)] == [200, 200]
+            engine.kill()
+            assert [ask(3), ask(4)] == [200, 429]
+            assert "engine" in proxy.proxy.limits.fallback_reason

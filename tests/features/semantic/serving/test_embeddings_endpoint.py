@@ -1,0 +1,223 @@
+"""Embeddings by an API: what is sent, what is accepted, and failures."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import numpy as np
+import pytest
+
+from knapcache.errors import InvalidInput, UpstreamFailed
+from knapcache.features.semantic import tier as tier_module
+from knapcache.features.semantic.embeddings_endpoint import MAX_BATCH, EndpointEmbedder
+from knapcache.features.semantic.opening import check_embedder, open_embedder
+from knapcache.features.semantic.tier import SemanticTier
+from knapcache.proxy.settings import Settings
+
+
+class EmbeddingsApi:
+    """An API that answers with vectors made from the texts, or with what a test gives it."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, dict[str, str], Any]] = []
+        self.answer: tuple[int, bytes] | None = None
+        self.connections: set[int] = set()
+        self.close_after_answer = False
+        api = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                api.requests.append((self.path, headers, body))
+                api.connections.add(self.client_address[1])
+                data = [{"index": k, "embedding": vector_of(text)} for k, text in enumerate(body["input"])]
+                status, content = api.answer or (200, json.dumps({"data": data[::-1]}).encode())
+                self.send_response(status)
+                self.send_header("content-length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+                self.close_connection = api.close_after_answer
+
+            def log_message(self, *_: object) -> None:
+                """Print nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(10)
+
+
+def vector_of(text: str) -> list[float]:
+    return [float(len(text)), 3.0, -4.0]
+
+
+@pytest.fixture
+def api() -> Iterator[EmbeddingsApi]:
+    api = EmbeddingsApi()
+    yield api
+    api.close()
+
+
+@pytest.fixture
+def embedder(api: EmbeddingsApi) -> Iterator[EndpointEmbedder]:
+    embedder = EndpointEmbedder(f"{api.url}/", "model-1", "sk-key")
+    yield embedder
+    embedder.close()
+
+
+def test_texts_become_vectors_of_length_one_in_their_order(api: EmbeddingsApi, embedder: EndpointEmbedder) -> None:
+    assert embedder.dimensions == 3
+    texts = ["a" * (k + 1) for k in range(MAX_BATCH + 3)]
+    vectors = embedder.embed([*texts, "", "\ud800"])
+    expected = np.array([vector_of(text) for text in [*texts, " ", "?"]])
+    np.testing.assert_allclose(vectors, expected / np.linalg.norm(expected, axis=1, keepdims=True), rtol=1e-6)
+    assert vectors.dtype == np.float32
+    assert embedder.embed([]).shape == (0, 3)
+    path, headers, body = api.requests[1]
+    assert (path, headers["authorization"], body["model"]) == ("/v1/embeddings", "Bearer sk-key", "model-1")
+    assert [len(body["input"]) for _, _, body in api.requests] == [1, MAX_BATCH, 5]
+    assert len(api.connections) == 1
+    assert embedder.build == f"model-1 of {api.url}"
+
+
+def test_a_connection_that_the_api_has_closed_is_replaced(api: EmbeddingsApi, embedder: EndpointEmbedder) -> None:
+    api.close_after_answer = True
+    for _ in range(3):
+        assert embedder.embed(["text"]).shape == (1, 3)
+    assert len(api.connections) == 3
+
+
+def test_an_error_that_may_quote_a_question_is_not_repeated(api: EmbeddingsApi, embedder: EndpointEmbedder) -> None:
+    api.answer = 401, b'{"error": {"message": "Incorrect API key"}}'
+    with pytest.raises(UpstreamFailed, match="status 401: Incorrect API key"):
+        assert embedder.dimensions, "no text of a request was sent yet"
+    api.answer = None
+    embedder = EndpointEmbedder(api.url, "model-1")
+    assert embedder.dimensions == 3
+    for status, kind in ((400, InvalidInput), (500, UpstreamFailed)):
+        api.answer = status, b'{"error": {"message": "cannot embed: my prompt"}}'
+        with pytest.raises(kind, match=rf"status {status}$"):
+            embedder.embed(["my prompt"])
+    embedder.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "content", "message"),
+    [
+        (500, b"<html>", "status 500"),
+        (200, b"not JSON", "without embeddings of 1 texts"),
+        (200, b'{"data": []}', "without embeddings|shape"),
+        (200, b'{"data": [{"index": 7, "embedding": [1]}]}', "without embeddings of 1 texts"),
+        (200, b'{"data": [{"index": 0, "embedding": []}]}', "shape"),
+        (200, b'{"data": [{"index": 0, "embedding": ["a"]}]}', "without embeddings"),
+        (200, b'{"data": [{"index": 0, "embedding": [0, 0, 0]}]}', "without a direction"),
+        (200, b'{"data": [{"index": 0, "embedding": [1, 2]}]}', "2 components; before it was 3"),
+    ],
+)
+def test_other_answers_are_failures(
+    api: EmbeddingsApi, embedder: EndpointEmbedder, status: int, content: bytes, message: str
+) -> None:
+    assert embedder.dimensions == 3
+    api.answer = status, content
+    with pytest.raises(UpstreamFailed, match=message):
+        embedder.embed(["text"])
+
+
+def test_after_a_failure_calls_fail_at_once_until_a_pause_is_over(api: EmbeddingsApi) -> None:
+    now = 1000.0
+    embedder = EndpointEmbedder(api.url, "model-1", clock=lambda: now)
+    api.answer = 503, b""
+    for pause in (2.0, 4.0):
+        with pytest.raises(UpstreamFailed, match=r"status 503$"):
+            embedder.embed(["text"])
+        sent = len(api.requests)
+        now += pause - 0.1
+        with pytest.raises(UpstreamFailed, match=r"status 503 \(not tried again yet\)"):
+            embedder.embed(["text"])
+        assert len(api.requests) == sent
+        now += 0.2
+    api.answer = None
+    assert embedder.embed(["text"]).shape == (1, 3)
+    embedder.close()
+
+
+def test_a_text_that_the_api_refuses_does_not_stop_others(api: EmbeddingsApi, embedder: EndpointEmbedder) -> None:
+    assert embedder.dimensions == 3
+    api.answer = 400, b'{"error": {"message": "invalid input: my secret"}}'
+    with pytest.raises(InvalidInput, match=r"refused a text with status 400$"):
+        embedder.embed(["my secret"])
+    api.answer = None
+    assert embedder.embed(["text"]).shape == (1, 3)
+
+
+def test_an_api_that_is_not_there_is_a_failure() -> None:
+    embedder = EndpointEmbedder("http://127.0.0.1:9", "model-1")
+    with pytest.raises(UpstreamFailed, match="semantic_embeddings"):
+        assert embedder.dimensions
+    embedder.close()
+    embedder.close()
+
+
+def test_tokens_are_estimated_by_words() -> None:
+    embedder = EndpointEmbedder("http://127.0.0.1:9", "model-1")
+    assert embedder.tokens("What is the capital of France?") == 7
+    assert embedder.tokens("x" * 80) == 10
+    assert embedder.tokens("") == 0
+    embedder.close()
+
+
+def test_the_settings_open_an_embedder(api: EmbeddingsApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EMBEDDINGS_KEY", "sk-from-environment")
+    settings = Settings(
+        semantic_embeddings=api.url, semantic_embeddings_model="model-1", semantic_embeddings_key_env="EMBEDDINGS_KEY"
+    )
+    check_embedder(settings)
+    embedder = open_embedder(settings)
+    assert (embedder.dimensions, embedder.build) == (3, f"model-1 of {api.url}")
+    assert api.requests[0][1]["authorization"] == "Bearer sk-from-environment"
+    assert isinstance(embedder, EndpointEmbedder)
+    embedder.close()
+    with pytest.raises(InvalidInput, match="needs semantic_embeddings_model"):
+        check_embedder(Settings(semantic_embeddings=api.url))
+    with pytest.raises(InvalidInput, match="name of an environment variable") as refused:
+        check_embedder(settings.model_copy(update={"semantic_embeddings_key_env": "sk-a-key-by-mistake"}))
+    assert "mistake" not in str(refused.value)
+
+
+async def test_an_api_that_does_not_answer_at_the_start_is_tried_again(
+    api: EmbeddingsApi, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tier_module, "RETRY_SECONDS", 0.01)
+    settings = Settings(semantic="shadow", semantic_embeddings=api.url, semantic_embeddings_model="model-1")
+    api.answer = 503, b""
+    opened = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def open_matcher(_: object) -> Any:
+        if len(api.requests) == 3:
+            api.answer = None
+        embedder = open_embedder(settings)
+        assert isinstance(embedder, EndpointEmbedder)
+        embedder.close()
+        loop.call_soon_threadsafe(opened.set)
+        raise InvalidInput("enough for this test")
+
+    tier = SemanticTier(settings, open_matcher)
+    tier.start()
+    await asyncio.wait_for(opened.wait(), 30)
+    await tier.close()
+    assert len(api.requests) == 4
+    assert caplog.text.count("not started yet: semantic_embeddings answered with status 503") == 1

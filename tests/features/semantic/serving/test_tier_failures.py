@@ -1,0 +1,136 @@
+"""Faults of the tier's parts: every request is still answered, and nothing wrong is served."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.features.semantic.serving.conftest import StartTier, TierProxy
+from tests.support.meanings import TASKS, WORDINGS, Asked, MeaningUpstream, SemanticClient, spare_questions
+from tests.support.timing import wait_until
+
+from knapcache.errors import StoreError
+from knapcache.features.semantic import matcher, opening
+from knapcache.features.semantic import tier as tier_module
+from knapcache.features.semantic.embedding import Embedder
+from knapcache.proxy.settings import Settings
+
+FRESH = spare_questions()
+
+
+def ask_all(client: SemanticClient, questions: list[str]) -> list[Asked]:
+    asked = [client.ask(question) for question in questions]
+    assert all(one.right for one in asked)
+    return asked
+
+
+def test_an_embedding_endpoint_that_does_not_answer_costs_no_request(start_tier: StartTier) -> None:
+    client = start_tier(
+        semantic_embeddings="http://127.0.0.1:9/v1", semantic_embeddings_model="text-embedding-3-small"
+    ).client
+    questions = [wording.format(TASKS[0]) for wording in WORDINGS[:4]]
+    assert {one.outcome for one in ask_all(client, questions)} == {"miss"}
+    assert {one.outcome for one in ask_all(client, questions)} == {"hit"}
+
+
+def test_a_log_that_cannot_be_opened_costs_no_request(start_tier: StartTier, tmp_path: Path) -> None:
+    (tmp_path / "data" / "semantic.sqlite").mkdir(parents=True)
+    client = start_tier(path=tmp_path / "data").client
+    questions = [wording.format(TASKS[1]) for wording in WORDINGS[:4]]
+    assert {one.outcome for one in ask_all(client, questions)} == {"miss"}
+    wait_until(lambda: client.status()["problem"])
+
+
+@pytest.fixture(scope="module")
+def tier(start_tier: StartTier) -> TierProxy:
+    found = start_tier(semantic_error=0.2)
+    found.client.certify()
+    return found
+
+
+@pytest.fixture
+def broken_log(tier: TierProxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A log whose file was lost or whose disk is full."""
+    calls = tier.proxy.proxy.semantic
+    assert calls is not None
+    assert calls.tier._matcher is not None
+
+    def fail(*_: object, **__: object) -> None:
+        raise StoreError("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(calls.tier._matcher._log, "append", fail)
+        yield
+
+
+@pytest.mark.usefixtures("broken_log")
+def test_a_log_that_cannot_be_written_costs_no_request(tier: TierProxy) -> None:
+    asked = ask_all(tier.client, list(itertools.islice(FRESH, 12)))
+    assert {one.outcome for one in asked} <= {"miss", "similar"}
+
+
+def test_an_embedder_that_fails_costs_no_request(tier: TierProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = tier.proxy.proxy.semantic
+    assert calls is not None
+    assert calls.tier._matcher is not None
+
+    def fail(_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(calls.tier._matcher.embedder, "embed", fail)
+        assert {one.outcome for one in ask_all(tier.client, list(itertools.islice(FRESH, 4)))} == {"miss"}
+    wait_until(lambda: not tier.client.status()["problem"])
+    assert any(one.outcome == "similar" for one in ask_all(tier.client, list(itertools.islice(FRESH, 6))))
+
+
+@pytest.mark.parametrize("fault", ["500", "reset"])
+def test_a_failed_audit_is_answered_by_the_certified_answer(
+    tier: TierProxy, upstream: MeaningUpstream, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    monkeypatch.setattr(matcher, "draw", lambda: 0.0)
+    question, labels = next(FRESH), tier.client.labels()
+    upstream.fail(*[fault] * 3)
+    try:
+        asked = tier.client.ask(question)
+    finally:
+        upstream._faults.clear()
+    assert (asked.outcome, asked.right) == ("similar", True)
+    assert tier.client.labels() == labels, "no answer came, so there is no label"
+
+
+def test_the_proxy_is_ready_when_the_labels_are_loaded(start_tier: StartTier, monkeypatch: pytest.MonkeyPatch) -> None:
+    loading, open_embedder = threading.Event(), opening.open_embedder
+
+    def slow(settings: Settings) -> Embedder:
+        assert loading.wait(60)
+        return open_embedder(settings)
+
+    monkeypatch.setattr(opening, "open_embedder", slow)
+    try:
+        proxy = start_tier().proxy
+        answer = httpx.get(f"{proxy.url}/readyz")
+        assert (answer.status_code, answer.text) == (
+            503,
+            "not ready: the semantic tier is loading its model and labels\n",
+        )
+        assert httpx.get(f"{proxy.url}/healthz").status_code == 200
+        with monkeypatch.context() as patch:  # it does not wait longer than that
+            patch.setattr(tier_module, "READY_SECONDS", 0.0)
+            assert httpx.get(f"{proxy.url}/readyz").status_code == 200
+    finally:
+        loading.set()
+    wait_until(lambda: httpx.get(f"{proxy.url}/readyz").status_code == 200)
+
+
+def test_a_tier_that_cannot_start_does_not_keep_the_proxy_from_being_ready(
+    start_tier: StartTier, tmp_path: Path
+) -> None:
+    (tmp_path / "data" / "semantic.sqlite").mkdir(parents=True)
+    tier = start_tier(path=tmp_path / "data")
+    wait_until(lambda: httpx.get(f"{tier.proxy.url}/readyz").status_code == 200)
+    assert tier.client.status()["problem"]

@@ -1,0 +1,47 @@
+"""The numbers and names in docs/guides/semantic.md are those of the code."""
+
+from __future__ import annotations
+
+import re
+
+from tests.support import ROOT
+
+from knapcache.cache.values import SimilarMatch
+from knapcache.exchange.cache_headers import similar_headers
+from knapcache.features.semantic.call import FIND_SECONDS
+from knapcache.features.semantic.certificate import ALPHA, LEVELS, e_value
+from knapcache.features.semantic.learner import AUDIT_RATE, CANDIDATES, MIN_COSINE, RAISED_AUDIT_RATE
+from knapcache.features.semantic.log import MAX_LABELS
+from knapcache.features.semantic.question import MAX_CHARACTERS, MAX_TOKENS
+from knapcache.features.semantic.recent_matches import MAX_MATCHES
+from knapcache.features.semantic.tier import MAX_SCOPE_WAITING, MAX_WAITING
+
+GUIDE = (ROOT / "docs" / "guides" / "semantic.md").read_text(encoding="utf-8")
+TEXT = " ".join(GUIDE.split())
+
+
+def test_the_table_has_the_least_number_of_labels_that_certifies_a_level() -> None:
+    rows = re.findall(r"^\| (0\.\d+) \| ([\d, |]+) \|$", GUIDE, re.MULTILINE)
+    assert len(rows) == 5
+    needed = len(LEVELS) / ALPHA
+    for error, cells in rows:
+        for wrong, labels in zip((0, 1, 2, 5, 10), cells.replace(",", "").split(" | "), strict=True):
+            assert e_value(int(labels), wrong, float(error)) >= needed > e_value(int(labels) - 1, wrong, float(error))
+
+
+def test_the_limits_in_the_guide_are_those_of_the_code() -> None:
+    assert f"more than {MAX_TOKENS} tokens or {MAX_CHARACTERS} characters" in TEXT
+    assert CANDIDATES == 6, "the guide says: the nearest six"
+    assert f"cosine is at least {MIN_COSINE:g}".replace("0.", ".") in TEXT
+    assert f"{AUDIT_RATE:.0%}".replace("%", " %") + " of the matches that could be served" in TEXT
+    assert RAISED_AUDIT_RATE == 0.5, "the guide says: half"
+    assert f"probability of at least {1 - ALPHA:.0%}".replace("%", " %") in TEXT
+    assert f"its last {MAX_MATCHES:,} since" in TEXT
+    assert f"at most {FIND_SECONDS:g} seconds" in TEXT
+    assert f"more than {MAX_SCOPE_WAITING} waiting questions of a tenant, or {MAX_WAITING} of all" in TEXT
+    assert f"{MAX_LABELS:,} labels are kept" in TEXT
+
+
+def test_the_headers_of_an_answer_by_similarity_are_listed() -> None:
+    for name, _ in similar_headers(SimilarMatch(b"k", 0.9, 0.01, "id")):
+        assert f"| `{name}` |" in GUIDE

@@ -1,0 +1,249 @@
+"""Webhooks: what a real receiver gets from a running proxy, and from scripted states."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.support.raw_client import chat_body
+from tests.support.running_proxy import RunningProxy
+from tests.support.timing import wait_until
+
+from knapcache.cli.main import main
+from knapcache.errors import InvalidInput
+from knapcache.features.webhooks import delivery as webhooks
+from knapcache.features.webhooks import watch as webhook_watch
+from knapcache.features.webhooks.client import WebhookClient
+from knapcache.features.webhooks.delivery import Webhooks
+from knapcache.features.webhooks.settings import WebhookSettings
+from knapcache.features.webhooks.watch import HitRateWindow, StateWatcher
+from knapcache.proxy.settings import Settings
+from knapcache.testing import FakeUpstream
+
+
+class Receiver:
+    """An HTTP server that stores what it gets. statuses: of the next responses; then 204."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[dict[str, str], bytes]] = []
+        self.statuses: deque[int] = deque()
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                receiver.got.append(({name.lower(): value for name, value in self.headers.items()}, body))
+                self.send_response(receiver.statuses.popleft() if receiver.statuses else 204)
+                self.send_header("location", "/elsewhere")
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                """Print nothing."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/hook?team=a"
+
+    def events(self) -> list[str]:
+        return [json.loads(body)["event"] for _, body in self.got]
+
+    def wait_for(self, event: str) -> dict[str, Any]:
+        wait_until(lambda: event in self.events(), lambda: f"{event}; {self.events()} have come")
+        found: dict[str, Any] = json.loads(self.got[self.events().index(event)][1])
+        return found
+
+
+def webhook(url: str, **fields: Any) -> WebhookSettings:
+    return WebhookSettings.model_validate({"name": "ops", "url": url, **fields})
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    found = Receiver()
+    yield found
+    found.server.shutdown()
+    found.server.server_close()
+
+
+def deliver(settings: WebhookSettings, count: int = 1) -> tuple[list[float], Any]:
+    """Send events, wait for their delivery, and return the pauses and the last delivery."""
+    pauses: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+
+    async def run() -> Any:
+        client = WebhookClient()
+        hooks = Webhooks([settings], client.post, pause)
+        hooks.start()
+        for number in range(count):
+            hooks.send("upstream_down", number=number)
+        await hooks.all[0]._queue.join()
+        last = hooks.all[0].last
+        await hooks.close()
+        client.close()
+        return last
+
+    return pauses, asyncio.run(run())
+
+
+def test_a_failed_attempt_is_shown_before_the_next_one() -> None:
+    shown: list[Any] = []
+
+    async def post(*_: Any) -> int:
+        return 503
+
+    async def pause(_: float) -> None:
+        shown.append(hooks.all[0].last)
+
+    hooks = Webhooks([webhook("http://127.0.0.1:9")], post, pause)
+    asyncio.run(hooks.all[0].deliver({"event": "upstream_down", "id": "1"}))
+    assert [(one.event, one.delivered, one.error) for one in shown] == [("upstream_down", False, "status 503")] * 5
+
+
+def test_a_receiver_that_is_down_is_named_in_plain_words() -> None:
+    _, last = deliver(webhook("http://127.0.0.1:9"))
+    assert (last.delivered, last.error) == (False, "connection refused")
+
+
+def test_an_event_is_signed_and_retried(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOOK_SECRET", "s3cret")
+    receiver.statuses += [500, 429]
+    pauses, last = deliver(webhook(receiver.url, secret_env="HOOK_SECRET"))
+    assert last.delivered
+    assert pauses == [1.0, 4.0]
+    assert len({body for _, body in receiver.got}) == 1
+    headers, body = receiver.got[-1]
+    assert headers["x-knapcache-signature"] == "sha256=" + hmac.new(b"s3cret", body, hashlib.sha256).hexdigest()
+    assert headers["x-knapcache-event"] == "upstream_down"
+    assert headers["x-knapcache-delivery"] == json.loads(body)["id"]
+
+
+@pytest.mark.parametrize(("status", "attempts"), [(302, 1), (400, 1), (503, webhooks.MAX_ATTEMPTS)])
+def test_redirects_are_not_followed_and_errors_end(receiver: Receiver, status: int, attempts: int) -> None:
+    receiver.statuses += [status] * 20
+    _, last = deliver(webhook(receiver.url))
+    assert (last.delivered, last.error) == (False, f"status {status}")
+    assert len(receiver.got) == attempts
+
+
+def test_a_full_queue_drops_events_and_never_waits(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        hooks = Webhooks([webhook("http://127.0.0.1:9/")], WebhookClient().post)
+        for _ in range(webhooks.MAX_QUEUED + 3):
+            hooks.send("store_fallback")
+
+    asyncio.run(run())
+    assert sum("dropped" in record.getMessage() for record in caplog.records) == 3
+
+
+def test_a_webhook_gets_only_its_events(receiver: Receiver) -> None:
+    settings = webhook(receiver.url, events=("limit_reached",))
+    assert settings.wants("limit_reached")
+    assert not settings.wants("upstream_down")
+    with pytest.raises(InvalidInput, match=r"webhook\[0\].events: must be some of limit_warning, limit_reached"):
+        Settings(webhook=[{"name": "ops", "url": receiver.url, "events": ["nothing"]}])
+    with pytest.raises(InvalidInput, match="HOOK_NONE is not set"):
+        assert webhook(receiver.url, secret_env="HOOK_NONE").secret
+
+
+def post(proxy: RunningProxy, text: str) -> int:
+    headers = {"authorization": "Bearer k"}
+    url = f"{proxy.openai_url}/chat/completions"
+    return httpx.post(url, content=chat_body(text, model="gpt-4o"), headers=headers, timeout=60).status_code
+
+
+def test_a_running_proxy_reports_limits_upstreams_and_its_store(
+    receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhook_watch, "CHECK_INTERVAL", 0.05)
+    (tmp_path / "cache.sqlite").mkdir()  # the store cannot be opened
+    with FakeUpstream() as upstream:
+        settings: dict[str, Any] = {
+            "upstreams": [{"name": "fake", "url": upstream.openai_url, "retries": 0}],
+            "webhook": [{"name": "ops", "url": receiver.url}],
+            "limits": {"usd_per_day": 0.001},
+            "prices": {"gpt-4o": {"input": 1000.0, "output": 1000.0}},
+            "policy": "lru",
+        }
+        with RunningProxy(tmp_path, upstream.openai_url, **settings) as proxy:
+            assert receiver.wait_for("store_fallback")["path"] == str(tmp_path / "cache.sqlite")
+            upstream.fail("500")
+            assert post(proxy, "one") == 500
+            down = receiver.wait_for("upstream_down")
+            assert (down["upstream"], down["reason"]) == ("fake", "status 500: internal server error")
+            assert post(proxy, "two") == 200
+            receiver.wait_for("upstream_recovered")
+            reached = receiver.wait_for("limit_reached")
+            assert (reached["limit"], reached["percent"], reached["allowed"]) == ("usd_per_day", 100, 0.001)
+            assert post(proxy, "three") == 429
+            token = {"authorization": f"Bearer {proxy.proxy.admin_token}"}
+            (status,) = httpx.get(f"{proxy.url}/admin/v1/summary", headers=token).json()["health"]["webhooks"]
+            assert (status["name"], status["events"], status["error"]) == ("ops", [], "")
+            assert status["event"] in ("limit_reached", "upstream_recovered")
+    assert sorted(receiver.events()) == ["limit_reached", "store_fallback", "upstream_down", "upstream_recovered"]
+
+
+class Sent(Webhooks):
+    """Stores events in place of sending them."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def send(self, event: str, **_fields: Any) -> None:
+        self.events.append(event)
+
+
+def watcher(sent: Sent, **options: Callable[[], Any]) -> StateWatcher:
+    return StateWatcher(sent, **{"upstreams": list, **options})
+
+
+def test_a_fallen_hit_rate_is_reported_once() -> None:
+    sent, now = Sent(), [1_000_000.0]
+    found = watcher(sent, clock=lambda: now[0])
+    for hour in range(20):
+        now[0] += 3600
+        for k in range(100):
+            found._hit_rate.add(now[0], k % 2 == 0)
+        found.look()
+        assert sent.events == [], hour
+    for _ in range(3):
+        now[0] += 3600
+        for k in range(100):
+            found._hit_rate.add(now[0], k % 10 == 0)
+        found.look()
+        found.look()
+    assert sent.events == ["hit_rate_fallen"]
+    assert HitRateWindow().rates(now[0]) is None
+
+
+def test_a_semantic_tier_that_may_no_longer_serve_is_reported_once() -> None:
+    sent, scopes = Sent(), [["", "team"], ["", "team"], [""], [""], ["", "team"]]
+    found = watcher(sent, certified=iter(scopes).__next__)
+    for _ in scopes:
+        found.look()
+    assert sent.events == ["semantic_shadow"]
+
+
+def test_the_test_command_says_whether_it_was_delivered(
+    receiver: Receiver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "k.toml"
+    config.write_text(f'[[webhook]]\nname = "ops"\nurl = "{receiver.url}"\nevents = ["limit_reached"]\n')
+    assert main(["webhook", "test", "--config", str(config), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["delivered"] == "yes"
+    assert receiver.events() == ["test"]
+    receiver.statuses.append(404)
+    assert main(["webhook", "test", "--config", str(config)]) == 2
+    assert "not delivered: ops" in capsys.readouterr().err

@@ -1,0 +1,129 @@
+"""The OpenAPI document matches the routes, and no request that it describes makes the API fail."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    allow_header_conformance,
+    content_type_conformance,
+    negative_data_rejection,
+    response_schema_conformance,
+    status_code_conformance,
+)
+from starlette.testclient import TestClient
+
+from knapcache.model import Endpoint
+from knapcache.proxy.admin import models, summary_models
+from knapcache.proxy.admin.app import Admin, admin_app
+from knapcache.proxy.admin.openapi import ROOT, ROUTES, document, schemas
+from knapcache.proxy.events.history_view import SPANS
+from tests import support
+from tests.support.admin_context import BASE, BEARER, AdminHarness
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+    negative_data_rejection,
+    allow_header_conformance,
+]
+schema = schemathesis.openapi.from_dict(document()).include(path_regex=f"^{ROOT}/")
+
+
+@pytest.fixture(scope="module")
+def harness() -> Iterator[AdminHarness]:
+    made = AdminHarness(show_content=True)
+    for name in (1, 1, 2):
+        made.request(name)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def client(harness: AdminHarness) -> Iterator[TestClient]:
+    with harness.client() as found:
+        yield found
+
+
+def test_the_document_lists_exactly_the_routes(harness: AdminHarness) -> None:
+    app = admin_app(harness.context)
+    served = {
+        (method, route.path)  # type: ignore[attr-defined]
+        for route in app.routes
+        for method in route.methods - {"HEAD"}  # type: ignore[attr-defined]
+        if route.path.startswith(ROOT)  # type: ignore[attr-defined]
+    }
+    documented = {
+        (method.upper(), path)
+        for path, operations in document()["paths"].items()
+        for method in operations
+        if path.startswith(ROOT)
+    }
+    assert served == documented == {(route.method, ROOT + route.path) for route in ROUTES}
+    for route in ROUTES:
+        assert callable(getattr(Admin, route.name))
+    assert {f"/v1/{endpoint.value}" for endpoint in Endpoint} <= document()["paths"].keys()
+
+
+def test_the_document_is_public_and_its_schemas_are_valid(harness: AdminHarness) -> None:
+    with harness.client(headers={}) as public:
+        assert public.get(f"{ROOT}/openapi.json").json() == document()
+    for schema_ in schemas().values():
+        Draft202012Validator.check_schema(schema_)
+    assert document()["openapi"] == "3.1.0"
+
+
+def test_the_document_names_the_role_of_each_operation() -> None:
+    paths = document()["paths"]
+    for route in ROUTES:
+        operation = paths[ROOT + route.path][route.method.lower()]
+        assert operation.get("x-role") == (None if route.access == "public" else route.role)
+
+
+def test_every_route_and_field_is_documented() -> None:
+    page = (support.ROOT / "docs" / "reference" / "admin-api.md").read_text(encoding="utf-8")
+    documented = re.findall(r"^\| `([A-Z]+ /[^`]*)` \|", page, re.MULTILINE)
+    assert documented == [f"{route.method} {route.path}" for route in ROUTES]
+    fields = [name for route in ROUTES for name in route.parameters.model_fields]
+    fields += [*summary_models.Usage.model_fields, *models.Purge.model_fields, *SPANS]
+    for name in fields:
+        assert re.search(rf"[`\"{{]{name}[`\"}}]", page), f"docs/reference/admin-api.md does not mention {name}"
+
+
+@schema.parametrize()
+@settings(max_examples=10, suppress_health_check=list(HealthCheck))
+def test_responses_conform_to_the_document(client: TestClient, harness: AdminHarness, case: Any) -> None:
+    send(client, harness, case)
+
+
+@pytest.mark.long
+@schema.parametrize()
+@settings(max_examples=300, suppress_health_check=list(HealthCheck))
+def test_responses_conform_to_the_document_with_many_examples(
+    client: TestClient, harness: AdminHarness, case: Any
+) -> None:
+    send(client, harness, case)
+
+
+def send(client: TestClient, harness: AdminHarness, case: Any) -> None:
+    if case.operation.path.endswith("/purge"):
+        harness.request(1)
+    sent = case.as_transport_kwargs(base_url=BASE, headers=BEARER)
+    response = client.request(
+        sent["method"],
+        sent["url"],
+        params=sent.get("params"),
+        headers=dict(sent["headers"]),
+        cookies=None,
+        **({"json": sent["json"]} if "json" in sent else {"content": sent.get("data")}),
+    )
+    case.validate_response(response, checks=CHECKS)

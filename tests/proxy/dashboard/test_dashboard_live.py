@@ -1,0 +1,111 @@
+"""The dashboard in a browser, on the real admin API with a real cache, history and sessions."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+import uvicorn
+from playwright.sync_api import Browser, expect
+
+from knapcache.proxy.admin.app import admin_app
+from knapcache.proxy.run import listen
+from tests.support.admin_context import TOKEN, AdminHarness
+from tests.support.browser import chromium, visit, wait_for_data
+from tests.support.timing import wait_until
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as launched:
+        yield launched
+
+
+@pytest.fixture
+def harness(tmp_path: Path) -> Iterator[AdminHarness]:
+    made = AdminHarness(tmp_path / "data", show_content=True, shadows=("lru", "lru@2x"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def url(harness: AdminHarness) -> Iterator[str]:
+    socket = listen("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(admin_app(harness.context), log_level="error", lifespan="off"))
+    thread = threading.Thread(target=server.run, args=([socket],), daemon=True)
+    thread.start()
+    wait_until(lambda: server.started, "the server")
+    yield f"http://127.0.0.1:{socket.getsockname()[1]}"
+    server.should_exit = server.force_exit = True
+    thread.join(10.0)
+    socket.close()
+
+
+def test_requests_entries_and_purges_are_shown(browser: Browser, harness: AdminHarness, url: str) -> None:
+    with visit(browser, f"{url}/dashboard#token={quote(TOKEN)}") as page:
+        wait_for_data(page)
+        expect(page.locator("#welcome")).to_contain_text(f"{url}/v1/chat/completions")
+        for name in (1, 1, 1, 2, 2):
+            harness.request(name)
+        expect(page.locator("#saved-today")).to_have_text("6 s")
+        expect(page.locator("#welcome")).to_be_hidden()
+        expect(page.locator("#rate-requests")).to_have_text("60 %")
+        expect(page.locator("#rate-cost")).to_have_text("60 %")
+        expect(page.locator("#entries-total")).to_have_text("2")
+        expect(page.locator("#spend-legend .without b")).to_have_text("10 s")
+        expect(page.locator("#spend-legend .spent b")).to_have_text("4 s")
+        assert page.locator("#bars .name").all_inner_texts() == ["knapcache", "LRU", "Twice the capacity"]
+        assert page.locator("#bars .amount").all_inner_texts() == ["6 s", "6 s", "6 s"]
+        expect(page.locator("#requests-table tbody tr")).to_have_count(5)
+        expect(page.locator("#requests-table .outcome.hit")).to_have_count(3)
+        expect(page.locator("#models tbody tr")).to_contain_text(["m"])
+        expect(page.locator("#tenants tbody tr")).to_contain_text(["anonymous"])
+        expect(page.locator("#store")).to_contain_text("ok")
+        expect(page.locator("#upstreams")).to_contain_text("fake")
+        # An entry, opened from the details of a request.
+        page.click("#requests-table tbody tr:first-child button")
+        expect(page.locator("#drawer")).to_contain_text("The 1st hit of this entry")
+        page.get_by_role("button", name="Show the entry").click()
+        expect(page.locator("#drawer")).to_contain_text('"content": "question 2"')
+        expect(page.locator("#drawer")).to_contain_text('"answer": "2"')
+        page.get_by_role("button", name="Purge this entry").click()
+        page.locator("#confirm").get_by_role("button", name="Purge").click()
+        expect(page.locator(".toast")).to_have_text("Purged 1 entry")
+        expect(page.locator("#entries-total")).to_have_text("1")
+        assert harness.cache.stats().entries == 1
+        # The other entry, by its tenant.
+        page.select_option("#by-tenant", "anonymous")
+        expect(page.locator("#entries-total")).to_have_text("1 found")
+        page.click("#purge")
+        expect(page.locator("#confirm .preview li")).to_contain_text(["question 1"])
+        page.locator("#confirm").get_by_role("button", name="Purge").click()
+        expect(page.locator("#entries-table tbody")).to_have_text("No matching entries.")
+        assert harness.cache.stats().entries == 0
+        page.click("#snapshot")
+        expect(page.locator(".toast").last).to_have_text("Snapshot saved")
+        for span in ("month", "all", "hour"):
+            page.click(f"#span [data-value={span}]")
+            expect(page.locator("#spend-legend .without b")).to_have_text("10 s")
+
+
+def test_rejected_actions_are_reported(browser: Browser, harness: AdminHarness, url: str) -> None:
+    key = harness.request(1)
+    with visit(browser, f"{url}/dashboard#token={quote(TOKEN)}", allow=("404", "409", "401")) as page:
+        wait_for_data(page)
+        page.click("#plan")
+        expect(page.locator(".toast")).to_contain_text("There is no request log")
+        page.click("#entries-table tbody tr:first-child button")
+        expect(page.locator("#drawer")).to_be_visible()
+        harness.cache.purge(key=key)
+        page.get_by_role("button", name="Purge this entry").click()
+        page.locator("#confirm").get_by_role("button", name="Purge").click()
+        expect(page.locator(".toast").last).to_have_text("Purge failed: No entry has this key")
+        page.keyboard.press("Escape")
+        page.click("#help")
+        page.click("#logout")
+        expect(page.locator("#login")).to_be_visible()
+        page.reload()
+        expect(page.locator("#login")).to_be_visible()

@@ -1,0 +1,54 @@
+"""The fake admin API sends what the real one sends, by its response models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from knapcache.proxy.admin import (
+    access_models,
+    limit_models,
+    models,
+    proxy_models,
+    request_models,
+    semantic_models,
+    summary_models,
+)
+from tests.support.fake_admin import TOKEN, FakeAdmin
+
+PATHS: dict[str, type[models.ResponseModel]] = {
+    "/summary": summary_models.Summary,
+    "/history?span=hour": summary_models.UsageHistory,
+    "/entries": models.EntryPage,
+    "/requests?after=0&limit=10": models.RequestPage,
+    "/requests/1": request_models.RequestDetail,
+    "/plan": summary_models.PlanStatus,
+    "/session": access_models.SessionInfo,
+    "/audit?limit=10": access_models.AuditPage,
+    "/proxies": proxy_models.ProxyPage,
+    "/limits": limit_models.LimitPage,
+    "/semantic": semantic_models.SemanticStatus,
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_responses_fit_the_models_of_the_real_api(path: str) -> None:
+    with FakeAdmin() as admin, httpx.Client(base_url=f"{admin.url}/admin/v1") as client:
+        admin.fill(5, days=0.01)
+        for outcome in ("hit", "miss", "passthrough", "failed"):
+            admin.traffic(outcome)
+        client.headers["x-csrf-token"] = client.post("/login", json={"token": TOKEN}).json()["csrf"]
+        body: dict[str, Any] = client.get(path).json()
+    PATHS[path].model_validate(body)
+
+
+def test_an_entry_fits_the_model_of_the_real_api() -> None:
+    with FakeAdmin() as admin, httpx.Client(base_url=f"{admin.url}/admin/v1") as client:
+        admin.fill(1, days=0.01)
+        client.headers["x-csrf-token"] = client.post("/login", json={"token": TOKEN}).json()["csrf"]
+        body = client.get(f"/entries/{admin.entries[0]['key']}").json()
+        purged = client.post("/purge", json={"all": True}, headers={"x-csrf-token": admin.csrf}).json()
+    models.EntryWithContent.model_validate(body)
+    assert models.Purged.model_validate(purged).purged == 1

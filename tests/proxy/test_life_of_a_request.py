@@ -1,0 +1,113 @@
+"""docs/background/life-of-a-request.md names the files that a miss really passes through, in order."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import orjson
+
+import knapcache
+from knapcache.proxy.proxy import Proxy
+from knapcache.proxy.run import listen, server
+from knapcache.proxy.settings import Settings
+from tests.support import ROOT
+
+SOURCE = str(Path(knapcache.__file__).parent)
+ANSWER = orjson.dumps(
+    {
+        "id": "x",
+        "object": "chat.completion",
+        "model": "gpt-4o",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hello"}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
+    }
+)
+
+
+PERIODIC = ("LoopWatchdog._measure", "EventBuffer.flush_periodically", "Connections._sweep")
+"""Functions that timers call, for no request in particular."""
+
+
+class FileTrace:
+    """Records the package's files in the order in which functions in them are called, until the answer is written."""
+
+    def __init__(self) -> None:
+        self.files: list[str] = []
+        self._periodic: FrameType | None = None
+
+    def __call__(self, frame: FrameType, event: str, _: Any) -> None:
+        code = frame.f_code
+        if code.co_name == "wall_clock":
+            return
+        if event == "return" and frame is self._periodic:
+            self._periodic = None
+        if event != "call" or not code.co_filename.startswith(SOURCE):
+            return
+        if self._periodic is None and code.co_qualname in PERIODIC:
+            self._periodic = frame
+        if self._periodic is not None:
+            return
+        name = code.co_filename[len(SOURCE) + 1 :]
+        if name not in self.files:
+            self.files.append(name)
+        if name == "proxy/http/uvicorn_protocol.py" and code.co_name == "write":
+            sys.setprofile(None)
+
+
+async def serve_upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer every request with ANSWER, uncompressed."""
+    while head := await reader.readuntil(b"\r\n\r\n"):
+        length = re.search(rb"content-length: (\d+)", head.lower())
+        assert length is not None
+        await reader.readexactly(int(length[1]))
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(ANSWER))
+        writer.write(ANSWER)
+
+
+async def send(port: int, text: str) -> bytes:
+    """Send a chat request and return the head of the response."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    body = orjson.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": text}]})
+    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer sk-x\r\n")
+    writer.write(b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+    head = await reader.readuntil(b"\r\n\r\n")
+    writer.close()
+    return head
+
+
+async def trace_a_miss(folder: Path) -> list[str]:
+    upstream = await asyncio.start_server(serve_upstream, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{upstream.sockets[0].getsockname()[1]}/v1"
+    proxy = Proxy(Settings(path=folder, upstreams=[{"name": "fake", "url": url}], capacity="20MB", grace=1.0))
+    socket, running = listen("127.0.0.1", 0), server(proxy)
+    serving = asyncio.create_task(running.serve(sockets=[socket]))
+    while not running.started:
+        await asyncio.sleep(0.01)
+    port = socket.getsockname()[1]
+    await send(port, "the first request creates connections and fills caches")
+    trace = FileTrace()
+    sys.setprofile(trace)
+    try:
+        head = await send(port, "the second request is traced")
+    finally:
+        sys.setprofile(None)
+    assert b"x-knapcache: miss" in head
+    running.should_exit = True
+    await serving
+    upstream.close()
+    return trace.files
+
+
+async def test_the_page_names_the_files_of_a_miss_in_order(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "background" / "life-of-a-request.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \| \[([^\]]+)\]", page, re.MULTILINE)
+    assert [int(number) for number, _ in rows] == list(range(1, len(rows) + 1))
+    found = await trace_a_miss(tmp_path / "data")
+    assert found == [file for _, file in rows], found
+    to_the_upstream = page.split("## From the upstream")[0]
+    assert len(re.findall(r"^\| \d+ \|", to_the_upstream, re.MULTILINE)) <= 28
