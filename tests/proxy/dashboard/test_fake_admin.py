@@ -7,13 +7,13 @@ from typing import Any
 import httpx
 import pytest
 
+from knapcache.features.limits import models as limit_models
+from knapcache.features.semantic import models as semantic_models
 from knapcache.proxy.admin import (
     access_models,
-    limit_models,
     models,
     proxy_models,
     request_models,
-    semantic_models,
     summary_models,
 )
 from tests.support.fake_admin import TOKEN, FakeAdmin
