@@ -1,0 +1,14 @@
+"""The content log in the list of features."""
+
+from __future__ import annotations
+
+from knapcache.proxy.feature_list import FeatureSpec
+
+SPEC = FeatureSpec(
+    name="content_log",
+    title="Content log",
+    feature="knapcache.features.content_log.feature:ContentLogFeature",
+    is_on=lambda settings: settings.content_log,
+    turn_on="content_log = true",
+    commands=("knapcache.features.content_log.cli",),
+)

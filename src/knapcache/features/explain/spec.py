@@ -1,0 +1,13 @@
+"""Explanations of requests in the list of features."""
+
+from __future__ import annotations
+
+from knapcache.proxy.feature_list import FeatureSpec
+
+SPEC = FeatureSpec(
+    name="explain",
+    title="Why",
+    feature="knapcache.features.explain.feature:ExplainFeature",
+    is_on=lambda _settings: True,
+    commands=("knapcache.features.explain.cli",),
+)

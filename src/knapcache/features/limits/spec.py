@@ -1,0 +1,21 @@
+"""Limits in the list of features."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from knapcache.proxy.feature_list import FeatureSpec
+
+
+def is_on(settings: Any) -> bool:
+    """Return whether any caller has limits."""
+    return settings.limits is not None or any(tenant.limits is not None for tenant in settings.tenants)
+
+
+SPEC = FeatureSpec(
+    name="limits",
+    title="Limits",
+    feature="knapcache.features.limits.feature:LimitsFeature",
+    is_on=is_on,
+    turn_on="limits = { usd_per_day = 10.0 }",
+)

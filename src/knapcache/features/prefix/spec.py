@@ -1,0 +1,22 @@
+"""Prompt caches of providers in the list of features."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from knapcache.proxy.feature_list import FeatureSpec
+
+
+def is_on(settings: Any) -> bool:
+    """Return whether requests of any route are marked, or observed."""
+    return settings.prefix != "off" or any(route.prefix not in (None, "off") for route in settings.route)
+
+
+SPEC = FeatureSpec(
+    name="prefix",
+    title="Prompt caches",
+    feature="knapcache.features.prefix.feature:PrefixFeature",
+    is_on=is_on,
+    turn_on='prefix = "on"',
+    commands=("knapcache.features.prefix.cli",),
+)

@@ -1,0 +1,23 @@
+"""The semantic tier in the list of features."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from knapcache.proxy.feature_list import FeatureSpec
+
+
+def is_on(settings: Any) -> bool:
+    """Return whether the tier is on for any caller."""
+    callers = [tenant.semantic or settings.semantic for tenant in settings.tenants] or [settings.semantic]
+    return any(mode not in (None, "off") for mode in (*callers, *(route.semantic for route in settings.route)))
+
+
+SPEC = FeatureSpec(
+    name="semantic",
+    title="Similar questions",
+    feature="knapcache.features.semantic.feature:SemanticFeature",
+    is_on=is_on,
+    turn_on='semantic = "shadow"',
+    commands=("knapcache.features.semantic.cli",),
+)

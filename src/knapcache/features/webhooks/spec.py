@@ -1,0 +1,14 @@
+"""Webhooks in the list of features."""
+
+from __future__ import annotations
+
+from knapcache.proxy.feature_list import FeatureSpec
+
+SPEC = FeatureSpec(
+    name="webhooks",
+    title="Webhooks",
+    feature="knapcache.features.webhooks.feature:WebhooksFeature",
+    is_on=lambda settings: bool(settings.webhook),
+    turn_on='webhook = [{ name = "chat", url = "https://example.com/hook" }]',
+    commands=("knapcache.features.webhooks.cli",),
+)

@@ -1,0 +1,78 @@
+"""The list of features, and what the proxy knows of a feature before it is imported.
+
+A feature is a part of the proxy that can be left out: limits, content log, prompt caches of providers, semantic tier,
+webhooks, explanations. Each has a folder below `knapcache/features/`, and one line in FEATURES. A package of someone
+else adds a feature by an entry point in the group `knapcache.features`, whose name is that of the feature and whose
+value is a `FeatureSpec`.
+
+A spec is imported with the settings, because the settings of a feature are a part of them. The rest of the feature is
+imported only if the settings turn it on (features.py).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel
+
+from knapcache.errors import InvalidInput
+
+FEATURES = (
+    "knapcache.features.limits.spec",
+    "knapcache.features.content_log.spec",
+    "knapcache.features.prefix.spec",
+    "knapcache.features.semantic.spec",
+    "knapcache.features.webhooks.spec",
+    "knapcache.features.explain.spec",
+)
+"""Modules with a `SPEC`, in the order in which features are asked."""
+ENTRY_POINTS = "knapcache.features"
+
+
+class FeatureSpec(NamedTuple):
+    """What is known of a feature before it is imported."""
+
+    name: str
+    """Names its part of events, its sums in the history and its files of the page."""
+    title: str
+    """Of its view on the dashboard."""
+    feature: str
+    """Where its `Feature` is: "module:class"."""
+    is_on: Callable[[Any], bool]
+    """Return whether settings turn it on."""
+    turn_on: str = ""
+    """A line of the settings file that turns it on; empty: it is always on."""
+    settings: type[BaseModel] | None = None
+    """Its settings: fields that become fields of `Settings`. None: it has none."""
+    route_settings: type[BaseModel] | None = None
+    """Its settings for routes."""
+    tenant_settings: type[BaseModel] | None = None
+    """Its settings for tenants."""
+    upstream_settings: type[BaseModel] | None = None
+    """Its settings for upstreams."""
+    commands: tuple[str, ...] = ()
+    """Modules with commands of `knapcache`."""
+
+    def load(self) -> Any:
+        """Import the feature, and return its class."""
+        module, _, name = self.feature.partition(":")
+        return getattr(import_module(module), name)
+
+
+@functools.cache
+def feature_specs() -> tuple[FeatureSpec, ...]:
+    """Return all features: those of FEATURES, then those of other packages by name."""
+    found = [import_module(module).SPEC for module in FEATURES]
+    for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda each: each.name):
+        try:
+            found.append(point.load())
+        except Exception as error:
+            raise InvalidInput(f"feature {point.name} of {point.value} cannot be imported: {error}") from error
+    names = [spec.name for spec in found]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise InvalidInput(f"two features are named {min(twice)}: uninstall one of their packages")
+    return tuple(found)
