@@ -3,6 +3,8 @@
 
 PYTHON ?= python3
 JOBS ?= 2
+# Workers of `make test`: more than cores, because tests wait for about half of their time.
+WORKERS ?= 4
 LOCK_FLAGS ?=
 # Arguments for `knapcache serve`, `knapcache demo` and bench/reliability.py: make run ARGS="--upstream https://api.openai.com/v1"
 ARGS ?=
@@ -22,7 +24,7 @@ INSTALL := $(BIN)/python scripts/install.py
 BENCHES := $(filter-out bench/_%,$(wildcard bench/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run lab redis semantic demo test test-long soak mutate reliability lint format bench bench-oracle docs dist experiments sbom audit lock clean
+.PHONY: help setup run lab redis semantic demo test kernels test-long soak mutate reliability lint format bench bench-oracle docs dist experiments sbom audit lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,9 +63,14 @@ semantic: $(READY_RUN) ## add the semantic tier's embedding model to .venv (290 
 demo: $(READY_RUN) ## send sample traffic to the running proxy
 	@$(BIN)/knapcache demo $(ARGS)
 
-# Tests of a file run in one worker: they share kernels, and compiling kernels dominates the first run.
-test: lint ## run lint, type and layer checks, then the tests (JOBS=4 for more workers)
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+# Tests of a file run in one worker: they share fixtures.
+test: $(READY) ## run lint, type and layer checks, then the tests (WORKERS=8 for more processes)
+	@$(MAKE) --no-print-directory -j2 --output-sync=recurse lint kernels
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+
+# Each worker would compile them again.
+kernels: $(READY)
+	@$(BIN)/python -m tests.support.compile_kernels
 
 # Hypothesis draws new examples, from a seed that is printed with the command.
 test-long: SEED := $(shell date +%s)

@@ -7,12 +7,14 @@ Kernels are compiled before use, as in the simulator: a cache decides in the sam
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 from collections.abc import Iterator
 
 import pytest
 from httpx import _config as httpx_config
+from httpx._transports import default as httpx_transport
 from hypothesis import settings
 
 from tests.support import timing, uvicorn_polling, warm_python
@@ -28,6 +30,8 @@ ProxyProcess.compiled = False
 uvicorn_polling.poll_often()
 for _name in ("connect", "read", "write", "pool"):  # a busy machine may take longer than httpx's five seconds
     setattr(httpx_config.DEFAULT_TIMEOUT_CONFIG, _name, timing.DEADLINE)
+# Every client of httpx loads the certificates of all authorities: 50 ms of CPU time.
+vars(httpx_transport)["create_ssl_context"] = functools.cache(httpx_config.create_ssl_context)
 
 # The upstreams of tests are on this machine; a developer's proxy could not reach them.
 for _name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):

@@ -304,7 +304,9 @@ if COMPILED:
         return _compiled(function, inline=True)
 
     def _compiled(function: F, *, inline: bool) -> F:
-        compiled: Any = numba.njit(nogil=not inline, forceinline=inline)(function)
+        # C wrappers are for function pointers. Without them, kernels compile 8 % faster.
+        options: Any = {"nogil": not inline, "forceinline": inline, "no_cfunc_wrapper": True}
+        compiled: Any = numba.njit(**options)(function)
         compiled._cache = _DiskCache(function)
         return cast(F, compiled)
 

@@ -35,8 +35,7 @@ def proxy(
     upstream: RecordingUpstream, proxy_settings: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningProxy]:
     """The module's proxy, in a thread of this process."""
-    settings = {"policy": "lru", **proxy_settings}
-    with RunningProxy(tmp_path_factory.mktemp("data"), upstream.openai_url, **settings) as proxy:
+    with RunningProxy(tmp_path_factory.mktemp("data"), upstream.openai_url, **proxy_settings) as proxy:
         yield proxy
         proxy.proxy.cache.check()
 

@@ -207,7 +207,7 @@ def test_many_long_names_leave_no_memory(process: ProxyProcess) -> None:
 
 def test_the_model_of_an_unread_body_selects_the_upstream(tmp_path: Path, upstream: RecordingUpstream) -> None:
     upstreams = [{"name": name, "url": f"{upstream.url}/{name}", "models": [f"{name}*"]} for name in "ab"]
-    with RunningProxy(tmp_path, "", upstreams=upstreams, policy="lru") as proxy, RawClient(proxy.url) as client:
+    with RunningProxy(tmp_path, "", upstreams=upstreams) as proxy, RawClient(proxy.url) as client:
         for model in ("b-1", "a-1"):
             content = b'{"messages":[{"role":"user","content":"' + b"x" * (9 * MB)
             (response,) = client.send(post(content + b'"}],"model":"%b"}' % model.encode())).responses(1)

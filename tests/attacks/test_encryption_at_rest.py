@@ -47,7 +47,7 @@ def run(
     def start(keys: str | None) -> RunningProxy:
         monkeypatch.setenv("CACHE_KEY", keys or "")
         settings = {"encryption_key_env": "CACHE_KEY"} if keys else {}
-        return RunningProxy(tmp_path, upstream.openai_url, policy="lru", **settings)
+        return RunningProxy(tmp_path, upstream.openai_url, **settings)
 
     return start
 

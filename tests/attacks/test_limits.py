@@ -77,7 +77,7 @@ def proxy_settings() -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def proxy(upstream: RecordingUpstream, proxy_settings: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Any:
     proxy_settings["upstreams"][0]["url"] = upstream.openai_url
-    with RunningProxy(tmp_path_factory.mktemp("data"), "", policy="lru", **proxy_settings) as proxy:
+    with RunningProxy(tmp_path_factory.mktemp("data"), "", **proxy_settings) as proxy:
         yield proxy
         proxy.proxy.cache.check()
 

@@ -53,7 +53,7 @@ def stream_secret(side: UpstreamSide, request: RecordedRequest) -> None:
 def test_no_secret_of_the_corpus_is_left(tmp_path: Path) -> None:
     with (
         RecordingUpstream() as upstream,
-        RunningProxy(tmp_path, upstream.openai_url, content_log=True, policy="lru") as proxy,
+        RunningProxy(tmp_path, upstream.openai_url, content_log=True) as proxy,
     ):
         upstream.always(stream_secret)
         with httpx.Client(base_url=proxy.url, timeout=60) as client:

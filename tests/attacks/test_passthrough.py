@@ -34,7 +34,7 @@ def proxy_settings(upstream: RecordingUpstream) -> Iterator[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def open_proxy(upstream: RecordingUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningProxy]:
     """A proxy without tenants and without a provider key: callers bring their own."""
-    with RunningProxy(tmp_path_factory.mktemp("open"), upstream.openai_url, policy="lru", max_body=20_000) as proxy:
+    with RunningProxy(tmp_path_factory.mktemp("open"), upstream.openai_url, max_body=20_000) as proxy:
         yield proxy
 
 

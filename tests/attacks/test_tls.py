@@ -56,7 +56,7 @@ def on_asyncio(
 ) -> Iterator[RunningProxy]:
     """A proxy on asyncio's event loop."""
     folder = tmp_path_factory.mktemp("data")
-    with RunningProxy(folder, upstream.openai_url, loop="asyncio", policy="lru", **proxy_settings) as proxy:
+    with RunningProxy(folder, upstream.openai_url, loop="asyncio", **proxy_settings) as proxy:
         yield proxy
 
 

@@ -201,7 +201,7 @@ def tls_proxy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     url = f"https://127.0.0.1:{server.server_address[1]}/v1"
     settings: dict[str, Any] = {"upstreams": [{"name": "tls", "url": url, "retries": 0, "ca_file": trusted.cert}]}
-    with RunningProxy(folder / "data", url, policy="lru", **settings) as proxy:
+    with RunningProxy(folder / "data", url, **settings) as proxy:
         yield proxy, server
     server.shutdown()
     server.server_close()

@@ -38,7 +38,7 @@ def proxy(
         tenants = [{"name": f"t{k}", "keys": [digest_of(key)]} for k, key in enumerate((VALID_KEY, OTHER_KEY))]
         routes: list[dict[str, Any]] = [{"name": "both", "upstreams": ["first", "second"]}]
         folder = tmp_path_factory.mktemp("data")
-        with RunningProxy(folder, "", policy="lru", upstreams=upstreams, tenants=tenants, route=routes) as proxy:
+        with RunningProxy(folder, "", upstreams=upstreams, tenants=tenants, route=routes) as proxy:
             yield proxy
             proxy.proxy.cache.check()
 

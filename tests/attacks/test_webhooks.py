@@ -134,7 +134,6 @@ def test_receivers_that_never_answer_do_not_delay_requests(
         proxy = RunningProxy(
             tmp_path_factory.mktemp("data"),
             upstream.openai_url,
-            policy="lru",
             prices={"m": {"input": 1.0, "output": 1.0}},
             limits={"usd_per_day": 1e-6, "concurrent": 100},
             webhook=[{"name": f"hook-{k}", "url": f"{receiver.url}/{TOKEN}/{k}"} for k in range(8)],

@@ -223,10 +223,10 @@ def test_entries_are_handed_over_to_a_running_proxy(tmp_path: Path, capsys: pyte
         return httpx.post(f"{proxy.openai_url}/chat/completions", json=body).raise_for_status().headers["x-knapcache"]
 
     with FakeUpstream() as upstream:
-        with RunningProxy(first, upstream.openai_url, policy="lru") as proxy:
+        with RunningProxy(first, upstream.openai_url) as proxy:
             assert outcome(proxy) == "miss"
         assert len(exported(first, capsys, file)) == 2
-        with RunningProxy(second, upstream.openai_url, policy="lru") as proxy:
+        with RunningProxy(second, upstream.openai_url) as proxy:
             assert (first / "secret").read_bytes() != (second / "secret").read_bytes()
             assert main(["import", str(file), str(second)]) == 0
             assert "1 entry imported through the process that uses the cache." in capsys.readouterr().out

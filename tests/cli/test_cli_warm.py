@@ -29,7 +29,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FakeUpst
     """An upstream, and the URL of a proxy in front of it."""
     with FakeUpstream() as upstream:
         upstreams = [{"name": "fake", "url": upstream.openai_url, "retries": 0}]
-        with RunningProxy(tmp_path_factory.mktemp("warm"), "", policy="lru", upstreams=upstreams) as proxy:
+        with RunningProxy(tmp_path_factory.mktemp("warm"), "", upstreams=upstreams) as proxy:
             yield upstream, proxy.openai_url
 
 

@@ -42,9 +42,7 @@ class ProxiesOnOneEngine:
 
 
 def running_proxy(folder: Path, upstream: FakeUpstream, store_url: str) -> RunningProxy:
-    return RunningProxy(
-        folder, upstream.openai_url, store=store_url, secret=SECRET, capacity=CAPACITY, policy="lru", shadows=()
-    )
+    return RunningProxy(folder, upstream.openai_url, store=store_url, secret=SECRET, capacity=CAPACITY, shadows=())
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ def start(upstream: FakeUpstream, tmp_path: Path) -> Iterator[Start]:
 
         def start(**settings: Any) -> RunningProxy:
             folder = settings.pop("path", tmp_path / "data")
-            proxy = stack.enter_context(RunningProxy(folder, upstream.openai_url, **{"policy": "lru", **settings}))
+            proxy = stack.enter_context(RunningProxy(folder, upstream.openai_url, **settings))
             stack.callback(proxy.proxy.cache.check)
             return proxy
 

@@ -16,7 +16,7 @@ BODY = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 
 
 def test_requests_are_served_while_readyz_says_no(tmp_path: Path) -> None:
-    with FakeUpstream() as upstream, RunningProxy(tmp_path, upstream.openai_url, drain=60.0, policy="lru") as proxy:
+    with FakeUpstream() as upstream, RunningProxy(tmp_path, upstream.openai_url, drain=60.0) as proxy:
         with httpx.Client(base_url=proxy.url) as client:
             assert client.get("/readyz").status_code == 200
             stopping = threading.Thread(target=proxy.stop)
@@ -32,7 +32,7 @@ def test_requests_are_served_while_readyz_says_no(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_does_not_wait(tmp_path: Path) -> None:
-    with FakeUpstream() as upstream, RunningProxy(tmp_path, upstream.openai_url, drain=60.0, policy="lru") as proxy:
+    with FakeUpstream() as upstream, RunningProxy(tmp_path, upstream.openai_url, drain=60.0) as proxy:
         with within(30.0, "the stop"):
             proxy._server.handle_exit(signal.SIGINT, None)
             proxy.stop()

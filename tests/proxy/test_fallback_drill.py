@@ -133,7 +133,7 @@ async def test_an_upstream_is_killed_under_load_and_comes_back(
         for name, each in zip(NAMES, processes, strict=True)
     ]
     route = [{"name": "all", "upstreams": list(NAMES), "balance": balance}]
-    with RunningProxy(tmp_path, "", upstreams=upstreams, route=route, policy="lru", cost="seconds") as proxy:
+    with RunningProxy(tmp_path, "", upstreams=upstreams, route=route, cost="seconds") as proxy:
         load = Load(proxy.openai_url)
         clients = [asyncio.create_task(load.run(stream=bool(k % 2))) for k in range(12)]
         await load.until("a", 20)

@@ -44,7 +44,7 @@ async def test_requests_are_answered_while_the_disk_fails(
 async def test_a_proxy_stops_while_its_disk_is_slow_and_keeps_its_entries(
     tmp_path: Path, upstream: FakeUpstream, slow_disk: SlowDisk
 ) -> None:
-    proxy = RunningProxy(tmp_path / "data", upstream.openai_url, policy="lru")
+    proxy = RunningProxy(tmp_path / "data", upstream.openai_url)
     with proxy:
         async with httpx.AsyncClient(base_url=proxy.openai_url, timeout=60.0) as client:
             assert (await post(client, "kept"))[0] == "miss"
@@ -52,6 +52,6 @@ async def test_a_proxy_stops_while_its_disk_is_slow_and_keeps_its_entries(
             slow_disk.start_fault(0.05)
             assert (await post(client, "during-the-fault"))[0] == "miss"
     slow_disk.repair()
-    with RunningProxy(tmp_path / "data", upstream.openai_url, policy="lru") as again:
+    with RunningProxy(tmp_path / "data", upstream.openai_url) as again:
         async with httpx.AsyncClient(base_url=again.openai_url, timeout=60.0) as client:
             assert (await post(client, "kept"))[0] == "hit"

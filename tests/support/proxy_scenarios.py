@@ -39,7 +39,7 @@ def proxy_on(folder: Path, **settings: Any) -> Iterator[tuple[RunningProxy, Fake
     with FakeUpstream() as upstream:
         if "retries" in settings:
             settings["upstreams"] = [{"name": "fake", "url": upstream.openai_url, "retries": settings.pop("retries")}]
-        with RunningProxy(folder, upstream.openai_url, **{"policy": "lru", **settings}) as proxy:
+        with RunningProxy(folder, upstream.openai_url, **settings) as proxy:
             yield proxy, upstream
         proxy.proxy.cache.check()
 

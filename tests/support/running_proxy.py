@@ -13,11 +13,14 @@ from tests.support.timing import wait_until
 
 
 class RunningProxy:
-    """A proxy with these settings, in front of an upstream. loop: "auto", which is uvloop, or "asyncio"."""
+    """A proxy with these settings, in front of an upstream. loop: "auto", which is uvloop, or "asyncio".
+
+    The policy is `lru` unless the settings name another one: its kernels take no time to compile.
+    """
 
     def __init__(self, folder: Path, upstream: str, loop: Any = "auto", **settings: Any) -> None:
         defaults = {"path": folder, "port": 0, "upstreams": [{"name": "fake", "url": upstream}]}
-        defaults |= {"shadows": ("lru",), "capacity": "20MB", "grace": 2.0}
+        defaults |= {"policy": "lru", "shadows": ("lru",), "capacity": "20MB", "grace": 2.0}
         self.proxy = Proxy(Settings(**(defaults | settings)))
         self._socket = listen("127.0.0.1", 0)
         self._server = server(self.proxy)

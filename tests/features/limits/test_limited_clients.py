@@ -57,7 +57,7 @@ def limited(fake: FakeUpstream, tmp_path_factory: pytest.TempPathFactory) -> Ite
         {"name": "fake", "url": fake.openai_url, "retries": 0},
     ]
     folder = tmp_path_factory.mktemp("limited")
-    with RunningProxy(folder, "", policy="lru", tenants=tenants(LIMITS), upstreams=upstreams) as proxy:
+    with RunningProxy(folder, "", tenants=tenants(LIMITS), upstreams=upstreams) as proxy:
         yield proxy
 
 

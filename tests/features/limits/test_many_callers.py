@@ -106,7 +106,7 @@ def test_limits_go_on_while_the_engine_is_away(tmp_path: Path, upstream: FakeUps
     find_module("redis", "the extra redis")
     with EngineServer(tmp_path) as engine:
         settings: dict[str, Any] = {"store": engine.url, "secret": "5e" * 32, "limits": {"requests_per_minute": 3}}
-        with RunningProxy(tmp_path / "data", upstream.openai_url, policy="lru", **settings) as proxy:
+        with RunningProxy(tmp_path / "data", upstream.openai_url, **settings) as proxy:
 
             def ask(number: int) -> int:
                 question = {"model": "gpt-4o", "messages": [{"role": "user", "content": f"question {number}"}]}

@@ -47,7 +47,7 @@ class Pair:
             {"name": name, "url": fake.openai_url, "headers": {"authorization": f"Bearer key-{k}"}, **fields}
             for k, (name, fake) in enumerate(((FIRST, first), (SECOND, second)))
         ]
-        self.running = RunningProxy(folder, "", upstreams=settings, policy="lru", cost="seconds", prefix="on")
+        self.running = RunningProxy(folder, "", upstreams=settings, cost="seconds", prefix="on")
         self.client = httpx.Client(timeout=60)
         self.events = Events()
         self.asked = 0.0

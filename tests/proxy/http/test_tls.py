@@ -215,7 +215,7 @@ def test_the_running_proxy_uses_the_changed_certificate(tmp_path: Path, monkeypa
     context = ssl.create_default_context(cafile=str(new.cert))
     with (
         FakeUpstream() as upstream,
-        RunningProxy(tmp_path, upstream.openai_url, tls_cert=used.cert, tls_key=used.key, policy="lru") as running,
+        RunningProxy(tmp_path, upstream.openai_url, tls_cert=used.cert, tls_key=used.key) as running,
     ):
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{running.url}/healthz", verify=context)
@@ -235,7 +235,7 @@ def test_a_proxy_stops_while_a_connection_waits_for_the_end_of_tls(tmp_path: Pat
     made = make_certificate(tmp_path, *NAMES)
     with (
         FakeUpstream() as upstream,
-        RunningProxy(tmp_path, upstream.openai_url, tls_cert=made.cert, tls_key=made.key, policy="lru") as running,
+        RunningProxy(tmp_path, upstream.openai_url, tls_cert=made.cert, tls_key=made.key) as running,
         RawClient(running.url) as client,
     ):
         context = ssl.create_default_context(cafile=str(made.cert))
