@@ -25,8 +25,8 @@ def compile_kernels(names: Sequence[str]) -> None:
     import numpy as np
 
     from knapcache.policy import registry
-    from knapcache.sim.replay import replay
-    from knapcache.sim.trace import Trace
+    from knapcache.lab.replay import replay
+    from knapcache.lab.trace import Trace
 
     trace = Trace(np.array([0, 1, 0]), np.ones(3, np.int64), np.ones(3), 2)
     for name in names:

@@ -37,7 +37,7 @@ except ImportError:
 log = logging.getLogger("knapcache.integrations")
 
 
-class KnapcacheLiteLLM(BaseCache):
+class KnapcacheLiteLLM(BaseCache):  # type: ignore[misc]
     """A `BaseCache`. `flush_cache` removes the answers of this namespace and no others.
 
     The ttl is that of the call (`cache={"ttl": …}`), of `litellm.Cache(ttl=…)`, or of `Cache(ttl=…)`, in this order.
