@@ -24,9 +24,9 @@ def compile_kernels(names: Sequence[str]) -> None:
     """Call every kernel of these policies: from Python, as a live cache does, and in the simulator's loop."""
     import numpy as np
 
-    from knapcache.policy import registry
     from knapcache.lab.replay import replay
     from knapcache.lab.trace import Trace
+    from knapcache.policy import registry
 
     trace = Trace(np.array([0, 1, 0]), np.ones(3, np.int64), np.ones(3), 2)
     for name in names:
