@@ -194,8 +194,8 @@ def test_the_audit_log_has_no_secrets_and_no_content(proxy: RunningProxy, client
     session = client.post(f"{ROOT}/login", json={"token": TOKEN}).json()
     client.post(f"{ROOT}/login", json={"token": "a-wrong-token-of-these-tests"})
     client.get(f"{ROOT}/entries/{key}", headers=bearer(TOKEN))
-    assert proxy.proxy.folder is not None
-    files = [path for path in proxy.proxy.folder.iterdir() if path.name.startswith("audit")]
+    assert proxy.proxy.storage.folder is not None
+    files = [path for path in proxy.proxy.storage.folder.iterdir() if path.name.startswith("audit")]
     text = "".join(path.read_text() for path in files)
     assert len(text) > 100
     for secret in (
@@ -383,8 +383,8 @@ def test_foreign_hosts_are_refused(connect: Connect, host: str) -> None:
     ],
 )  # fmt: skip
 def test_no_path_reaches_a_file_or_skips_authentication(proxy: RunningProxy, connect: Connect, path: str) -> None:
-    assert proxy.proxy.folder is not None
-    secret = (proxy.proxy.folder / "secret").read_bytes().strip()
+    assert proxy.proxy.storage.folder is not None
+    secret = (proxy.proxy.storage.folder / "secret").read_bytes().strip()
     sent = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     response = connect().send(sent.encode("latin-1")).response("GET")
     assert response is not None

@@ -67,7 +67,7 @@ def test_no_file_has_prompts_or_answers(
     for wrong, message in ((None, "is encrypted, and no key"), (OTHER, "is encrypted with another key")):
         before = (tmp_path / "cache.sqlite").read_bytes()
         with run(wrong) as proxy:
-            assert proxy.proxy.memory_fallback
+            assert proxy.proxy.storage.memory_fallback
             assert ask(proxy.url, "something else") == "miss"
         assert message in caplog.text
         assert (tmp_path / "cache.sqlite").read_bytes() == before

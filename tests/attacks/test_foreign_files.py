@@ -353,7 +353,7 @@ def test_a_foreign_file_put_in_place_of_an_open_store_is_not_touched(store_file:
 def test_the_proxy_sets_an_unrecognisable_file_aside_in_its_own_directory(tmp_path: Path) -> None:
     (tmp_path / "cache.sqlite").write_bytes(NOTES)
     with RunningProxy(tmp_path, "http://127.0.0.1:9/v1") as proxy:
-        assert not proxy.proxy.memory_fallback
+        assert not proxy.proxy.storage.memory_fallback
         assert (tmp_path / "cache.sqlite.damaged-1").read_bytes() == NOTES
         proxy.proxy.cache.check()
 
@@ -362,7 +362,7 @@ def test_the_proxy_does_not_touch_a_database_of_another_program(tmp_path: Path) 
     path = database(tmp_path / "cache.sqlite", journal_mode="wal")
     before = path.read_bytes()
     with RunningProxy(tmp_path, "http://127.0.0.1:9/v1") as proxy:
-        assert proxy.proxy.memory_fallback
+        assert proxy.proxy.storage.memory_fallback
     assert path.read_bytes() == before
     assert not list(tmp_path.glob("cache.sqlite?*"))
 

@@ -319,7 +319,7 @@ def test_a_locked_file_of_counters_stops_neither_requests_nor_limits(proxy: Runn
     """Each process then counts for itself, beginning with what it has read last."""
     client, tenant = connect(), SPENDERS[-4]
     assert ask(client, expensive("before the lock"), tenant).status == 200
-    folder = proxy.proxy.folder
+    folder = proxy.proxy.storage.folder
     assert folder is not None
     command = [sys.executable, "-c", LOCK, str(folder / "limits.sqlite")]
     # Another process: locks of files do not exclude their own one.
@@ -327,7 +327,7 @@ def test_a_locked_file_of_counters_stops_neither_requests_nor_limits(proxy: Runn
         assert other.stdout is not None
         assert other.stdout.readline() == b"locked\n"
         statuses = [ask(client, expensive(f"locked {k}"), tenant).status for k in range(10)]
-        assert "limits.sqlite" in proxy.proxy.limits.fallback_reason
+        assert "limits.sqlite" in proxy.proxy.features.get("limits").limits.fallback_reason
         other.communicate()
     assert statuses[0] == 200
     assert statuses[-1] == 429

@@ -249,7 +249,7 @@ def test_the_log_stays_empty(
 
 
 def test_a_key_that_every_user_can_read_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING, "knapcache.proxy")
+    caplog.set_level(logging.WARNING, "knapcache.serve")
     made = make_certificate(tmp_path, "IP:127.0.0.1")
     made.key.chmod(0o600)
     ServerCertificate(made.cert, made.key)

@@ -152,5 +152,5 @@ async def test_an_upstream_is_killed_under_load_and_comes_back(
         await load.close()
         assert load.failed == []
         assert load.broken <= len(clients) // 2, "at most the streams that were open when it was killed"
-        states = {row["name"]: row["health"] for row in proxy.proxy._pipeline.upstream_health.report()}  # type: ignore[union-attr]
+        states = {row["name"]: row["health"] for row in proxy.proxy.flow.pipeline.upstream_health.report()}  # type: ignore[union-attr]
         assert states["b"] == "healthy"

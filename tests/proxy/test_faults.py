@@ -14,8 +14,8 @@ import pytest
 
 from knapcache.proxy.events.events import Event
 from knapcache.testing import FakeUpstream
-from tests.proxy.conftest import Start
 from tests.support.events import EventList
+from tests.support.proxy_fixtures import Start
 from tests.support.proxy_scenarios import body, concurrent_clients, many_faults
 from tests.support.running_proxy import RunningProxy
 from tests.support.timing import Deadline, async_wait_until, within

@@ -12,7 +12,7 @@ import pytest
 
 from knapcache.cli.serve import new_key
 from knapcache.testing import FakeUpstream
-from tests.proxy.conftest import Start
+from tests.support.proxy_fixtures import Start
 from tests.support.running_proxy import RunningProxy
 
 ROUTES = [

@@ -131,7 +131,7 @@ class Finder:
                 upstreams=proxy.upstreams,
                 model=JUDGE,
                 meter=Meter(prices=PRICES),
-                spent=proxy._count_payment,
+                spent=proxy.features.context.count_payment,
             )
             found = await judge.verdict(OPEN._replace(tenant="team"))
             assert found is not None
@@ -169,12 +169,12 @@ def proxy(
                 "stale_while_revalidate": 3600.0, "content_log": True, "show_content": True,
                 "webhook": [{"name": "ops", "url": receiver.url}]}  # fmt: skip
     with RunningProxy(tmp_path / "data", "", **settings) as proxy:
-        full = Call.full_exchange
+        begin = Call.begin
 
         def with_finder(call: Call, *args: Any) -> Exchange:
-            return full(call, *args)._replace(finder=Finder(proxy, call.exchange))
+            return begin(call, *args)._replace(finder=Finder(proxy, call.exchange))
 
-        monkeypatch.setattr(Call, "full_exchange", with_finder)
+        monkeypatch.setattr(Call, "begin", with_finder)
         yield proxy
         proxy.proxy.cache.check()
 
@@ -205,7 +205,7 @@ def send_everything(proxy: RunningProxy, provider: BillingUpstream, team: Client
     send_together(team, proxy, provider)
     slow.chat("one two three five")
     slow.chat("one two three six", "rejected")
-    wait_until(lambda: not proxy.proxy.limits.counts._waiting)
+    wait_until(lambda: not proxy.proxy.features.get("limits").limits.counts._waiting)
 
 
 def send_together(team: Client, proxy: RunningProxy, provider: BillingUpstream) -> None:
@@ -352,8 +352,8 @@ def test_a_usage_that_cannot_be_billed_counts_at_least_its_length_for_a_spend_li
 
     rich = Client(proxy, "rich")
     rich.chat("one two three", max_tokens=4)  # from now on, calls of this model are estimated by it
-    wait_until(lambda: len(proxy.proxy.limits.estimator._means) == 2)
-    estimates, known = dict(proxy.proxy.limits.estimator._means), provider.usd
+    wait_until(lambda: len(proxy.proxy.features.get("limits").limits.estimator._means) == 2)
+    estimates, known = dict(proxy.proxy.features.get("limits").limits.estimator._means), provider.usd
     monkeypatch.setattr(Charge, "set_usage", set_usage)
     provider.answer = lambda _: "word " * 1000
     for k, reported[0] in enumerate(UNBILLABLE):
@@ -361,7 +361,7 @@ def test_a_usage_that_cannot_be_billed_counts_at_least_its_length_for_a_spend_li
         rich.chat(f"a long answer as a stream {k}", stream=True)
     rich.close()
     token = {"authorization": f"Bearer {proxy.proxy.admin_token}"}
-    wait_until(lambda: not proxy.proxy.limits.counts._waiting)
+    wait_until(lambda: not proxy.proxy.features.get("limits").limits.counts._waiting)
     (row,) = httpx.get(f"{proxy.url}/admin/v1/summary", headers=token).json()["tenants"]
     limits = httpx.get(f"{proxy.url}/admin/v1/limits", headers=token).json()["rows"]
     assert (row["requests"], row["unpriced"]) == (1 + 2 * len(UNBILLABLE), 2 * len(UNBILLABLE))
@@ -369,4 +369,6 @@ def test_a_usage_that_cannot_be_billed_counts_at_least_its_length_for_a_spend_li
     assert row["usd_estimated"] > 2 * len(UNBILLABLE) * 1000 * PRICES[MODEL]["output"] / 1e6
     (used,) = [each["used"] for each in limits if each["name"] == "rich"]
     assert used == pytest.approx(row["usd_spent"] + row["usd_estimated"])
-    assert proxy.proxy.limits.estimator._means == estimates, "nothing is learned from an estimate"
+    assert proxy.proxy.features.get("limits").limits.estimator._means == estimates, (
+        "nothing is learned from an estimate"
+    )

@@ -10,8 +10,8 @@ import pytest
 
 from knapcache.testing import FakeUpstream
 from tests.cache.test_breaker import slow_disk
-from tests.proxy.conftest import Start
 from tests.support.faulty_disk import DISK_FAULTS, SlowDisk
+from tests.support.proxy_fixtures import Start
 from tests.support.proxy_scenarios import FAILING_DISKS, answers_with_a_failing_disk, latency_with_a_broken_disk, post
 from tests.support.running_proxy import RunningProxy
 

@@ -11,10 +11,11 @@ import httpx
 import pytest
 
 from knapcache import Cache, InvalidInput
-from knapcache.proxy.proxy import MAX_MEMORY_FALLBACK, Proxy
+from knapcache.proxy.proxy import Proxy
 from knapcache.proxy.settings import Settings
+from knapcache.proxy.storage import MAX_MEMORY_FALLBACK
 from knapcache.testing import FakeUpstream
-from tests.proxy.conftest import Start
+from tests.support.proxy_fixtures import Start
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
 
@@ -89,5 +90,5 @@ def test_the_setting_synchronous_reaches_the_store(tmp_path: Path) -> None:
     proxy = Proxy(Settings(path=tmp_path, capacity="2MiB", synchronous="full", policy="lru", shadows=()))
     store: Any = proxy.cache.coordinator.store
     assert store._settings["synchronous"] == "full"
-    assert not proxy.memory_fallback
+    assert not proxy.storage.memory_fallback
     proxy.cache.close()

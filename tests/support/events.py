@@ -39,7 +39,8 @@ def event(outcome: str = "hit", **other: Any) -> Event:
         "upstream": "" if outcome == "hit" else "openai",
         "attempts": (200,) if outcome == "miss" else (),
     }
-    return Event(**fields | other)
+    parts: dict[str, Any] = {name: other.pop(name) for name in ("prefix", "semantic") if name in other}
+    return Event(**fields | other, parts=parts)
 
 
 def prefix_event(**other: Any) -> PrefixEvent:

@@ -99,7 +99,7 @@ class Warmer:
     def __init__(self, args: argparse.Namespace) -> None:
         try:
             from knapcache.demo.traffic import CONNECT_TIMEOUT, REQUEST_TIMEOUT, TrafficOptions
-            from knapcache.features.limits.estimate import CostEstimator
+            from knapcache.price.estimate import CostEstimator
             from knapcache.price.meter import Meter
             from knapcache.proxy.settings.loading import load
             from knapcache.proxy.upstream import Client
@@ -142,7 +142,7 @@ class Warmer:
         return self.spent + self.reserved + usd <= self._max_usd + 1e-12  # sums of floats may be wrong by less
 
     def _estimate(self, endpoint: Endpoint, body: dict[str, Any]) -> float:
-        from knapcache.features.limits.limited_call import max_output
+        from knapcache.price.estimate import max_output
 
         model = body["model"]
         if self._max_usd < math.inf and self._meter.input_price(endpoint, model) is None:

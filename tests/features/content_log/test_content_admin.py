@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
-from tests.support.admin_context import AdminHarness
-from tests.support.content_lines import NOW, chat, write
 
 from knapcache.features.content_log.file import ContentFile
 from knapcache.proxy.settings.secrets import digest_of
+from tests.support.admin_context import AdminHarness
+from tests.support.content_lines import NOW, chat, write
 
 API = "/admin/v1"
 VIEWER = "the token of a viewer, who may not read content"

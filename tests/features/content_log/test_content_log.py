@@ -13,12 +13,12 @@ import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.support.content_lines import NOW, RULES, chat, write
 
 from knapcache import InvalidInput, StoreError
 from knapcache.features.content_log.file import ContentFile, LogFilter, match_expression
 from knapcache.features.content_log.log import ContentLog
 from knapcache.features.content_log.record import MAX_ANSWER, MAX_JSON, expanded, make_record
+from tests.support.content_lines import NOW, RULES, chat, write
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ import anthropic
 import httpx
 import openai
 import pytest
-from tests.proxy.conftest import Start
-from tests.support.proxy_process import ProxyProcess
-from tests.support.running_proxy import RunningProxy
-from tests.support.timing import wait_until
 
 from knapcache.features.content_log.file import ContentFile, LogFilter
 from knapcache.testing import FakeUpstream
+from tests.support.proxy_fixtures import Start
+from tests.support.proxy_process import ProxyProcess
+from tests.support.running_proxy import RunningProxy
+from tests.support.timing import wait_until
 
 MAIL, KEY = "jane.doe@example.org", "sk-proj-aaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 

@@ -12,14 +12,14 @@ from urllib.parse import quote
 import pytest
 import uvicorn
 from playwright.sync_api import Browser, expect
-from tests.support.admin_context import TOKEN, AdminHarness
-from tests.support.browser import chromium, visit, wait_for_data
-from tests.support.content_lines import NOW, chat, write
-from tests.support.timing import wait_until
 
 from knapcache.features.content_log.file import ContentFile
 from knapcache.proxy.admin.app import admin_app
 from knapcache.proxy.run import listen
+from tests.support.admin_context import TOKEN, AdminHarness
+from tests.support.browser import chromium, visit, wait_for_data
+from tests.support.content_lines import NOW, chat, write
+from tests.support.timing import wait_until
 
 
 @pytest.fixture(scope="module")

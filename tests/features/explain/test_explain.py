@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 from pydantic import SecretStr
-from tests.support.admin_context import CHAT, AdminHarness
-from tests.support.events import semantic_event, verdict_event
 
 from knapcache import Reply
 from knapcache.cache.key_history import CAUSES
@@ -21,8 +19,10 @@ from knapcache.features.explain.semantic_words import tier_text
 from knapcache.features.explain.words import duration, join, ordinal
 from knapcache.features.semantic import excluded, matcher, question
 from knapcache.features.semantic.reasons import EXCLUSIONS
-from knapcache.proxy.events.events import Event
+from knapcache.proxy.events.events import Event, SemanticEvent
 from knapcache.proxy.settings.secrets import digest_of
+from tests.support.admin_context import CHAT, AdminHarness
+from tests.support.events import semantic_event, verdict_event
 
 API = "/admin/v1"
 READER = "a token that may only read, of 32 characters"
@@ -58,7 +58,7 @@ class Requests:
         )  # fmt: skip
         return self.detail(self.serial)
 
-    def add(self, **fields: Any) -> None:
+    def add(self, semantic: SemanticEvent | None = None, **fields: Any) -> None:
         made: dict[str, Any] = {
             "time": time.time(),
             "endpoint": CHAT,
@@ -68,7 +68,7 @@ class Requests:
             "seconds": 0.1,
         }
         made |= {"ttfb": 0.1, "stream": False, "cost": 2.0}
-        self.harness.events.append(Event(**made | fields))
+        self.harness.events.append(Event(**made | fields, parts={} if semantic is None else {"semantic": semantic}))
         self.serial += 1
 
     def detail(self, serial: int) -> dict[str, Any]:

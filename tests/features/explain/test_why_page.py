@@ -8,10 +8,10 @@ from typing import Any
 import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from tests.support.browser import chromium, visit, wait_for_data
-from tests.support.running_proxy import RunningProxy
 
 from knapcache.testing import FakeUpstream
+from tests.support.browser import chromium, visit, wait_for_data
+from tests.support.running_proxy import RunningProxy
 
 TOKEN = "an-operator-token-of-these-tests-0123456789"
 

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.programs import find_module
-from tests.support.redis_servers import EngineServer
 
 from knapcache.features.limits.core import Counts
 from knapcache.features.limits.local_counts import MemoryCounts
 from knapcache.features.limits.redis_counts import RedisCounts
 from knapcache.features.limits.sqlite_counts import SqliteCounts
 from knapcache.store.redis.urls import parse
+from tests.support.programs import find_module
+from tests.support.redis_servers import EngineServer
 
 _numbers = itertools.count()
 OpenCounts = Callable[[str], Counts]

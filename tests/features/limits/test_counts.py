@@ -7,7 +7,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.features.limits.conftest import OpenCounts
 
 from knapcache.errors import StoreError
 from knapcache.features.limits.core import (
@@ -27,6 +26,7 @@ from knapcache.features.limits.core import (
 )
 from knapcache.features.limits.local_counts import MemoryCounts
 from knapcache.features.limits.sqlite_counts import SqliteCounts
+from tests.features.limits.conftest import OpenCounts
 
 NOW = 1_780_000_000.0
 CALL = CallAmounts(1, 0.5, 100.0)

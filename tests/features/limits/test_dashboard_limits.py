@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, expect
+
 from tests.support.browser import chromium, visit, wait_for_data
 from tests.support.fake_admin import TOKEN, FakeAdmin
 

@@ -70,7 +70,7 @@ def test_limits_go_on_from_what_was_read_last(caplog: pytest.LogCaptureFixture) 
     assert is_admitted(counts)
     pay(counts, 7.0)
     assert is_admitted(counts)
-    with caplog.at_level(logging.WARNING, "knapcache.proxy"):
+    with caplog.at_level(logging.WARNING, "knapcache.serve"):
         shared.away = True
         assert is_admitted(counts), "7 dollars are paid and 1 is reserved"
         assert counts.reason == "the engine does not answer"

@@ -15,15 +15,15 @@ import anthropic
 import httpx
 import openai
 import pytest
-from tests.proxy.conftest import Start
-from tests.support.running_proxy import RunningProxy
-from tests.support.timing import wait_until
 
 from knapcache.features.limits.limits import LimitWarning
 from knapcache.proxy.settings import Settings
 from knapcache.proxy.settings.loading import LoadedSettings
 from knapcache.proxy.settings.secrets import digest_of
 from knapcache.testing import FakeUpstream
+from tests.support.proxy_fixtures import Start
+from tests.support.running_proxy import RunningProxy
+from tests.support.timing import wait_until
 
 MODEL = "gpt-4o"
 TEMPERATURES = itertools.count(0.001, 0.001)
@@ -197,8 +197,8 @@ def status(proxy: RunningProxy) -> list[dict[str, Any]]:
 
 def test_warnings_are_given_once_for_each_threshold(limited: RunningProxy, caplog: pytest.LogCaptureFixture) -> None:
     given: list[LimitWarning] = []
-    limited.proxy.limits.on_warning(given.append)
-    with caplog.at_level(logging.WARNING, "knapcache.proxy"), sdk(limited, "warned") as client:
+    limited.proxy.features.get("limits").limits.on_warning(given.append)
+    with caplog.at_level(logging.WARNING, "knapcache.serve"), sdk(limited, "warned") as client:
         refused = 0
         for number in range(60):
             try:
@@ -254,7 +254,7 @@ def test_a_tenant_of_a_group_is_not_refused_by_the_limit_of_another(
     proxy = start(tenants=[each | {"group": "all"} for each in group])
     spent, other = sdk(proxy, "spent"), sdk(proxy, "other")
     ask(spent, "the only call of this minute")
-    counts = proxy.proxy.limits.counts.shared
+    counts = proxy.proxy.features.get("limits").limits.counts.shared
     apply, asked = counts.apply, threading.Semaphore(0)
 
     def slow(operations: Any, now: float) -> Any:

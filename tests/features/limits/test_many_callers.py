@@ -9,14 +9,14 @@ from typing import Any
 
 import httpx
 import pytest
+
+from knapcache.proxy.settings.secrets import digest_of
+from knapcache.testing import FakeUpstream
 from tests.support.programs import find_module
 from tests.support.proxy_process import ADMIN_TOKEN, ProxyProcess
 from tests.support.redis_servers import EngineServer
 from tests.support.running_proxy import RunningProxy
 from tests.support.timing import wait_until
-
-from knapcache.proxy.settings.secrets import digest_of
-from knapcache.testing import FakeUpstream
 
 CALLERS = 150
 MANY_CALLERS = 500
@@ -115,4 +115,4 @@ def test_limits_go_on_while_the_engine_is_away(tmp_path: Path, upstream: FakeUps
             assert [ask(1), ask(2)] == [200, 200]
             engine.kill()
             assert [ask(3), ask(4)] == [200, 429]
-            assert "engine" in proxy.proxy.limits.fallback_reason
+            assert "engine" in proxy.proxy.features.get("limits").limits.fallback_reason

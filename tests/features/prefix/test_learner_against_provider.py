@@ -6,6 +6,13 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 import pytest
+
+from knapcache.features.prefix.learner import PrefixLearner
+from knapcache.features.prefix.provider_cache import PrefixBill
+from knapcache.features.prefix.request import Position, PrefixRequest
+from knapcache.features.prefix.tariff import ANTHROPIC, OPENAI_BREAKPOINTS, Tariff, ttl_name
+from knapcache.testing.prefix_provider import PrefixBilling, VirtualClock, tokens_by_length
+from knapcache.testing.upstream import UpstreamCall
 from tests.support.prefix_traces import (
     BLOCK_TOKENS,
     TOKENS_PER_BYTE,
@@ -14,13 +21,6 @@ from tests.support.prefix_traces import (
     messages_body,
     render,
 )
-
-from knapcache.features.prefix.learner import PrefixLearner
-from knapcache.features.prefix.provider_cache import PrefixBill
-from knapcache.features.prefix.request import Position, PrefixRequest
-from knapcache.features.prefix.tariff import ANTHROPIC, OPENAI_BREAKPOINTS, Tariff, ttl_name
-from knapcache.testing.prefix_provider import PrefixBilling, VirtualClock, tokens_by_length
-from knapcache.testing.upstream import UpstreamCall
 
 ROUNDING = 64
 """Tokens by which lengths in bytes may differ from the trace's."""

@@ -10,7 +10,6 @@ import orjson
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tests.support.marked_bodies import BODIES, blocks_of, json_values, marked_blocks, normal
 
 from knapcache.errors import Uncacheable
 from knapcache.features.prefix.blocks import BodyBlocks, read_blocks
@@ -19,6 +18,7 @@ from knapcache.features.prefix.shapes import LONG_TTL, OPENAI_TTL, SHORT_TTL
 from knapcache.keys import Keyer
 from knapcache.keys.parse import parse_body
 from knapcache.model import Endpoint
+from tests.support.marked_bodies import BODIES, blocks_of, json_values, marked_blocks, normal
 
 KEYER = Keyer(b"0123456789abcdef")
 OPENAI = (Endpoint.CHAT, Endpoint.RESPONSES)

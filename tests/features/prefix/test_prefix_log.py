@@ -6,12 +6,11 @@ import csv
 import json
 from pathlib import Path
 
-from tests.support.events import event, prefix_event
-
 from knapcache.features.prefix.lab.read import read_prefix_trace
 from knapcache.features.prefix.log import LOGGED, PREFIX_HEADER, PrefixLog
 from knapcache.features.prefix.tariff import ANTHROPIC
 from knapcache.proxy.events.events import Event
+from tests.support.events import event, prefix_event
 
 
 def requests(count: int) -> list[Event]:
@@ -47,8 +46,7 @@ def test_the_lab_reads_what_happened(tmp_path: Path) -> None:
     assert found.format == "log"
     assert [request.time for request in found.requests] == [one.time for one in events]
     for request, one in zip(found.requests, events, strict=True):
-        prefix = one.prefix
-        assert prefix is not None
+        prefix = one.parts["prefix"]
         assert tuple((each.id, each.tokens) for each in request.positions) == prefix.positions
         assert (request.tokens, request.system, request.kind) == (prefix.tokens, 0, prefix.kind)
         assert request.minimum == ANTHROPIC.minimum_of("claude-sonnet-4-5")

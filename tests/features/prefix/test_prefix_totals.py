@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
-from tests.support.events import event, older_document, prefix_event
 
 from knapcache.errors import InvalidInput
 from knapcache.features.prefix.totals import GROUPS, MAX_RULES, PrefixTotals, UpstreamTokens, group_of
@@ -20,6 +19,7 @@ from knapcache.proxy.events.events import Event
 from knapcache.proxy.events.history import History
 from knapcache.proxy.events.history_view import HistoryView
 from knapcache.proxy.events.metrics import Metrics
+from tests.support.events import event, older_document, prefix_event
 
 
 def miss(time: float = 1.7e9, upstream: str = "anthropic", **prefix: Any) -> Event:

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
+
+from knapcache.features.semantic.match_features import FEATURES
+from knapcache.features.semantic.recent_matches import RecentMatches
+from knapcache.features.semantic.totals import SemanticTotals
 from tests.support import fake_admin
 from tests.support.browser import chromium, visit, wait_for_data
 from tests.support.events import event, semantic_event, verdict_event
 from tests.support.fake_admin import TOKEN, FakeAdmin
 from tests.support.semantic_control import LearnerControl
-
-from knapcache.features.semantic.match_features import FEATURES
-from knapcache.features.semantic.recent_matches import RecentMatches
-from knapcache.features.semantic.totals import SemanticTotals
 
 Shown = Callable[..., Page]
 QUESTION = {"question": "How do I reset my <b>pin</b>?", "matched_question": "How do I reset my password?"}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-from tests.support import ROOT
-
 from knapcache.cache.values import SimilarMatch
 from knapcache.exchange.cache_headers import similar_headers
 from knapcache.features.semantic.call import FIND_SECONDS
@@ -15,6 +13,7 @@ from knapcache.features.semantic.log import MAX_LABELS
 from knapcache.features.semantic.question import MAX_CHARACTERS, MAX_TOKENS
 from knapcache.features.semantic.recent_matches import MAX_MATCHES
 from knapcache.features.semantic.tier import MAX_SCOPE_WAITING, MAX_WAITING
+from tests.support import ROOT
 
 GUIDE = (ROOT / "docs" / "guides" / "semantic.md").read_text(encoding="utf-8")
 TEXT = " ".join(GUIDE.split())

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.timing import check_seconds, cpu_seconds
 
 from knapcache.features.semantic.judge import MAX_SENTENCES, MAX_WORDS, compare_answers
 from knapcache.features.semantic.normal_answer import MAX_TEXT, read_answer
+from tests.support.timing import check_seconds, cpu_seconds
 
 
 def never(_a: str, _b: str) -> float:

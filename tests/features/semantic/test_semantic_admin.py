@@ -8,9 +8,6 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
-from tests.support.admin_context import AdminHarness
-from tests.support.events import event, semantic_event, verdict_event
-from tests.support.semantic_control import LearnerControl
 
 from knapcache.features.semantic import admin as semantic
 from knapcache.features.semantic.admin import differing_words
@@ -18,6 +15,9 @@ from knapcache.features.semantic.certificate import LEVELS
 from knapcache.features.semantic.match_features import FEATURES
 from knapcache.proxy.admin.openapi import ALIASES, ROOT
 from knapcache.proxy.events.events import Event
+from tests.support.admin_context import AdminHarness
+from tests.support.events import event, semantic_event, verdict_event
+from tests.support.semantic_control import LearnerControl
 
 PATH, FEEDBACK = f"{ROOT}/semantic", f"{ROOT}/semantic/feedback"
 READER = "token-of-a-reader-in-tests"

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.support.events import event, older_document, semantic_event, verdict_event
 
 from knapcache.errors import InvalidInput
 from knapcache.features.semantic.recent_matches import RecentMatches
@@ -18,6 +17,7 @@ from knapcache.proxy.events.events import MATCH_KINDS, Event
 from knapcache.proxy.events.history import History
 from knapcache.proxy.events.labels import MAX_LABELS, OTHER
 from knapcache.proxy.events.metrics import Metrics
+from tests.support.events import event, older_document, semantic_event, verdict_event
 
 DAY = 86_400.0
 

@@ -4,10 +4,10 @@ import random
 from collections.abc import Callable, Iterable
 
 import pytest
-from tests.support.perturbed_questions import RULES, open_questions
 
 from knapcache.features.semantic.vetoes import VETOES, veto
 from knapcache.features.semantic.words import read_words
+from tests.support.perturbed_questions import RULES, open_questions
 
 DIFFERENT = [
     ("number", "How can I lose 5 kg in a month?", "How can I lose 7 kg in a month?"),

@@ -15,9 +15,6 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.support.raw_client import chat_body
-from tests.support.running_proxy import RunningProxy
-from tests.support.timing import wait_until
 
 from knapcache.cli.main import main
 from knapcache.errors import InvalidInput
@@ -29,6 +26,9 @@ from knapcache.features.webhooks.settings import WebhookSettings
 from knapcache.features.webhooks.watch import HitRateWindow, StateWatcher
 from knapcache.proxy.settings import Settings
 from knapcache.testing import FakeUpstream
+from tests.support.raw_client import chat_body
+from tests.support.running_proxy import RunningProxy
+from tests.support.timing import wait_until
 
 
 class Receiver:
@@ -226,14 +226,6 @@ def test_a_fallen_hit_rate_is_reported_once() -> None:
         found.look()
     assert sent.events == ["hit_rate_fallen"]
     assert HitRateWindow().rates(now[0]) is None
-
-
-def test_a_semantic_tier_that_may_no_longer_serve_is_reported_once() -> None:
-    sent, scopes = Sent(), [["", "team"], ["", "team"], [""], [""], ["", "team"]]
-    found = watcher(sent, certified=iter(scopes).__next__)
-    for _ in scopes:
-        found.look()
-    assert sent.events == ["semantic_shadow"]
 
 
 def test_the_test_command_says_whether_it_was_delivered(

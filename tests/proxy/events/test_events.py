@@ -59,7 +59,7 @@ def test_the_positions_of_a_request_with_too_many_are_dropped() -> None:
     for count in (MAX_POSITIONS, MAX_POSITIONS + 1):
         buffer.append(event("miss", prefix=prefix_event(positions=tuple((k, k) for k in range(count)))))
     buffer.flush()
-    prefixes = [one.prefix for one in seen if one.prefix is not None]
+    prefixes = [one.parts["prefix"] for one in seen if "prefix" in one.parts]
     assert [(len(one.positions), one.read) for one in prefixes] == [(MAX_POSITIONS, 8_000), (0, 8_000)]
 
 
@@ -71,10 +71,10 @@ def test_positions_are_kept_for_few_events(monkeypatch: pytest.MonkeyPatch) -> N
     for _ in range(5):
         buffer.append(event("miss", prefix=prefix_event()))
     buffer.flush()
-    prefixes = [one.prefix for one in seen if one.prefix is not None]
+    prefixes = [one.parts["prefix"] for one in seen if "prefix" in one.parts]
     assert [len(one.positions) for one in prefixes] == [2, 2, 2, 0, 0]
     assert {one.read for one in prefixes} == {8_000}
-    assert not any(one.prefix and one.prefix.positions for _, one in recent.newest(5))
+    assert not any("prefix" in one.parts and one.parts["prefix"].positions for _, one in recent.newest(5))
 
 
 def test_verdicts_follow_the_requests_that_they_are_about() -> None:
@@ -108,7 +108,7 @@ def test_verdicts_and_questions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     assert buffer.dropped == 3
     buffer.append(event("similar", semantic=semantic_event(question="q" * 10**6, matched_question="m" * 10**6)))
     buffer.flush()
-    found = seen[0].semantic
+    found = seen[0].parts["semantic"]
     assert found is not None
     assert (found.question, found.matched_question) == ("q" * MAX_QUESTION, "m" * MAX_QUESTION)
 

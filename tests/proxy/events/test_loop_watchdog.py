@@ -62,7 +62,7 @@ def test_long_stalls_are_logged_once_a_minute(caplog: pytest.LogCaptureFixture) 
         await asyncio.sleep(0.05)
         watchdog.stop()
 
-    with caplog.at_level(logging.WARNING, "knapcache.proxy"):
+    with caplog.at_level(logging.WARNING, "knapcache.serve"):
         asyncio.run(run())
     (line,) = [record.getMessage() for record in caplog.records if "Event loop" in record.getMessage()]
     assert re.match(r"Event loop blocked for [1-9]\d*\.", line)

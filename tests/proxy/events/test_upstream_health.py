@@ -36,7 +36,7 @@ def of(health: UpstreamHealth, name: str) -> dict[str, Any]:
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name == "knapcache.proxy"]
+    return [record.getMessage() for record in caplog.records if record.name == "knapcache.serve"]
 
 
 def test_every_call_is_counted_and_an_answered_retry_is_no_failure(health: UpstreamHealth) -> None:

@@ -20,7 +20,7 @@ from knapcache.proxy.events.events import Event
 from knapcache.proxy.http.app import App
 from knapcache.proxy.http.fast_path import FastPath, charge
 from knapcache.testing import FakeUpstream
-from tests.proxy.conftest import Start
+from tests.support.proxy_fixtures import Start
 from tests.support.running_proxy import RunningProxy
 from tests.support.timing import wait_until
 

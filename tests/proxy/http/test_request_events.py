@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from knapcache.testing import FakeUpstream
-from tests.proxy.conftest import Start
 from tests.support.events import EventList
+from tests.support.proxy_fixtures import Start
 from tests.support.running_proxy import RunningProxy
 from tests.support.timing import at_once, check_seconds, wait_until, within
 

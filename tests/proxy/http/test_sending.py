@@ -14,9 +14,9 @@ from typing import Any
 import httpx
 import pytest
 
+from knapcache.features.prefix.hooks import is_signed
 from knapcache.features.prefix.tier import PrefixTier
 from knapcache.proxy.events.events import Event
-from knapcache.proxy.http.sending import is_signed
 from knapcache.proxy.proxy import Proxy
 from knapcache.proxy.upstream.group import Balance, GroupMember, UpstreamGroup
 from knapcache.proxy.upstream.health import PassiveHealth
@@ -228,10 +228,10 @@ def test_weights_are_counted_exactly(pair: Pair) -> None:
 
 def test_marks_are_not_sent_to_an_upstream_that_has_not_accepted_them(pair: Pair) -> None:
     """The fallback's body has no `prompt_cache_key` of the first upstream, and still asks for the usage."""
-    first, second = pair.running.proxy.upstreams.all
     proxy = pair.running.proxy
-    tier = first.prefix = prefix_tier(proxy, FIRST)
-    other = second.prefix = prefix_tier(proxy, SECOND)
+    tiers = proxy.features.get("prefix").tiers
+    tier = tiers[FIRST] = prefix_tier(proxy, FIRST)
+    other = tiers[SECOND] = prefix_tier(proxy, SECOND)
     try:
         messages = [{"role": "system", "content": "Be brief. " * 50}, {"role": "user", "content": "one"}]
         pair.upstreams[0].fail("500")
@@ -247,11 +247,11 @@ def test_marks_are_not_sent_to_an_upstream_that_has_not_accepted_them(pair: Pair
         assert pair.ask(messages=messages).status_code == 200
         assert "prompt_cache_key" in json.loads(pair.upstreams[1].calls[1].raw)
     finally:
-        first.prefix = second.prefix = None
+        tiers.clear()
 
 
 def prefix_tier(proxy: Proxy, name: str) -> PrefixTier:
-    return PrefixTier(name, "openai", "on", proxy.secret, input_price=lambda *_: None)
+    return PrefixTier(name, "openai", "on", proxy.storage.secret, input_price=lambda *_: None)
 
 
 def test_options_that_a_fallback_refuses_are_still_sent_to_the_first_upstream(pair: Pair) -> None:

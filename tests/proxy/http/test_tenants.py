@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from knapcache.testing import FakeUpstream
-from tests.proxy.conftest import Start
+from tests.support.proxy_fixtures import Start
 from tests.support.proxy_scenarios import key_of, tenant, tenant_matrix
 from tests.support.running_proxy import RunningProxy
 

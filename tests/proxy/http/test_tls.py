@@ -187,7 +187,7 @@ def test_connections_over_the_limit_are_refused_or_make_room(tmp_path: Path) -> 
 def test_a_changed_certificate_serves_new_connections_and_a_bad_one_does_not(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "knapcache.proxy")
+    caplog.set_level("INFO", "knapcache.serve")
     old, new = (make_certificate(tmp_path / name, *NAMES) for name in ("old", "new"))
     certificate = ServerCertificate(old.cert, old.key)
     contexts = [certificate.context]

@@ -18,9 +18,9 @@ from knapcache.errors import InvalidInput
 from knapcache.proxy.http.limited_protocol import LimitedProtocol
 from knapcache.proxy.http.uvicorn_check import find_incompatibility, http_protocol
 from knapcache.proxy.http.uvicorn_protocol import FastPathProtocol
-from tests.proxy.conftest import Start
 from tests.support import ROOT
 from tests.support.events import EventList
+from tests.support.proxy_fixtures import Start
 
 
 def change_parameters(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,8 @@ from knapcache.proxy.http.fast_path import MAX_LENGTH as MAX_BODY
 from knapcache.proxy.http.limited_protocol import LimitedProtocol
 from knapcache.proxy.settings.endpoints import TenantSettings
 from knapcache.testing import FakeUpstream
-from tests.proxy.conftest import Start
 from tests.support.events import EventList
+from tests.support.proxy_fixtures import Start
 from tests.support.running_proxy import RunningProxy
 from tests.support.timing import wait_until
 

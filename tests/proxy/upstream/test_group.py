@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 import tomllib
@@ -15,7 +16,8 @@ from knapcache.model import Endpoint
 from knapcache.proxy.settings import Settings, UpstreamSettings
 from knapcache.proxy.upstream.group import Balance, GroupMember, Member, UpstreamGroup, route_groups
 from knapcache.proxy.upstream.health import MAX_FAILURES
-from knapcache.proxy.upstream.upstream import Upstream, Upstreams
+from knapcache.proxy.upstream.upstream import Upstream
+from knapcache.proxy.upstream.upstreams import Upstreams
 from tests.support import ROOT
 
 
@@ -181,10 +183,10 @@ def test_the_recipes_of_the_guide_are_valid(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(recipes) >= 5
     for recipe in recipes:
         settings = Settings(**tomllib.loads(recipe))
-        upstreams = Upstreams(settings, None)
+        upstreams = Upstreams(settings)
         (group,) = route_groups(upstreams.all, settings.route).values()
         assert [member.upstream.name for member in group.members] == [each.name for each in settings.upstreams]
-        upstreams.close()
+        asyncio.run(upstreams.close())
 
 
 def test_an_invalid_route_is_named_when_settings_are_read() -> None:

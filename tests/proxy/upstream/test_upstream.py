@@ -22,9 +22,9 @@ from knapcache.proxy.upstream.upstream import (
     RETRY_RATIO,
     RETRYABLE_STATUSES,
     Upstream,
-    Upstreams,
     retry_after,
 )
+from knapcache.proxy.upstream.upstreams import Upstreams
 from tests.support.scripted_server import OK, ScriptedServer, ServerConnection, respond_always
 
 
@@ -208,14 +208,14 @@ def test_the_upstream_of_a_model() -> None:
         {"name": "a", "url": "http://a.test", "models": "a-*"},
         {"name": "b", "url": "http://b.test", "models": "b"},
     ]
-    upstreams = Upstreams(Settings(upstreams=urls), None)
+    upstreams = Upstreams(Settings(upstreams=urls))
     for _ in range(2):
         found = [upstreams.for_model(name) for name in ("a-1", "b", "c")]
         assert [None if each is None else each.name for each in found] == ["a", "b", None]
     for k in range(2 * MAX_KNOWN_MODELS):
         upstreams.for_model(f"a-{k}")
     assert len(upstreams._known) == MAX_KNOWN_MODELS
-    upstreams.close()
+    asyncio.run(upstreams.close())
 
 
 async def test_the_embedded_model_gets_its_headers() -> None:

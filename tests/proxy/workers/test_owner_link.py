@@ -198,7 +198,7 @@ def test_a_worker_without_an_owner_keeps_few_positions(tmp_path: Path) -> None:
     client = OwnerClient(tmp_path)
     for _ in range(3):
         client.consume([event("miss", prefix=prefix_event())] * (MAX_DETAILED // 2 + 1))
-    kept = [bool(one.prefix and one.prefix.positions) for one in client._unsent]
+    kept = [bool(one.parts["prefix"].positions) for one in client._unsent]
     assert len(kept) == 3 * (MAX_DETAILED // 2 + 1)
     assert kept == [True] * MAX_DETAILED + [False] * (len(kept) - MAX_DETAILED)
 

@@ -21,10 +21,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from knapcache.errors import KnapcacheError, StoreError
-from knapcache.features.content_log.file import FILE_NAME, ContentFile
+from knapcache.features.content_log.file import ContentFile
 from knapcache.features.content_log.record import ContentRecord, LoggedContent, make_record
 from knapcache.features.content_log.redaction import TextRedactor
-from knapcache.proxy.settings import Settings
 from knapcache.threads import BatchWorker
 
 log = logging.getLogger("knapcache.serve")
@@ -139,11 +138,3 @@ class ContentLog:
                     self._unreadable = True
                     log.exception("A request is missing in the content log")
         return found
-
-
-def open_content_log(settings: Settings, folder: Path | None) -> ContentLog | None:
-    """Open the log if the settings ask for it. Raises StoreError if its file cannot be used."""
-    if not settings.content_log:
-        return None
-    assert folder is not None, "settings refuse content_log with memory_only"
-    return ContentLog(folder / FILE_NAME, settings.content_log_bytes, settings.content_log_days, settings.redact)

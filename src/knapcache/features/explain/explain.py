@@ -119,15 +119,21 @@ class Explainer:
 
     def _judged(self, event: Event) -> SemanticEvent | None:
         """Return what the semantic tier did, with the verdict that followed."""
-        known = self._context.matches.find(event.semantic.match_id) if event.semantic is not None else None
-        return event.semantic if known is None else known.match
+        match = event.parts.get("semantic")
+        known = None if match is None else self._context.matches.find(match.match_id)
+        return match if known is None else known.match
 
     def _similar_answer(self, event: Event, *, content: bool) -> Explanation:
         judged = self._judged(event)
         entry = None if judged is None else self._context.cache.browser.entry(judged.matched_key)
         created = None if entry is None else time.time() - entry["age"]
         return similar_answer(
-            event._replace(semantic=judged), created, event.endpoint, event.model, event.tenant, content=content
+            event._replace(parts={**event.parts, "semantic": judged}),
+            created,
+            event.endpoint,
+            event.model,
+            event.tenant,
+            content=content,
         )
 
     def _miss(
@@ -243,7 +249,8 @@ def first_words(event: Event, canonical: bytes | None) -> str | None:
     """Return the first words of a request; None: they are not known."""
     if canonical is not None:
         return outline_of(canonical).words
-    return event.semantic.question or None if event.semantic is not None else None
+    match = event.parts.get("semantic")
+    return None if match is None else match.question or None
 
 
 def stored_at(event: Event, records: list[KeyRecord], entry: dict[str, Any] | None) -> float | None:

@@ -18,7 +18,7 @@ def similar_answer(
     event: Event, created: float | None, endpoint: str, model: str, tenant: str, *, content: bool
 ) -> Explanation:
     """Explain an answer by similarity. created: when the entry was stored that answered; None: it is gone since."""
-    match = event.semantic
+    match = event.parts.get("semantic")
     if match is None:
         text = "The stored answer to a question in another wording was sent. Its proxy knows the match."
         return Explanation(kind="similar", title="The answer to a similar question", text=text)

@@ -25,6 +25,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from knapcache.price.estimate import ALL as ALL  # the scope of all callers together; no tenant can have this name
+
 DAY = 86_400.0
 SLOT_SECONDS = 5
 MINUTE_SLOTS = 13
@@ -42,8 +44,6 @@ SOON = 1.0
 """Seconds after which to try again if calls in flight use up a limit."""
 MAX_RETRY_AFTER = 3600.0
 """Most seconds of Retry-After: a limit may be raised before its window ends."""
-ALL = "*"
-"""Scope of all callers together. No tenant can have this name."""
 SPEND_LIMITS = ("usd_per_day", "usd_per_month")
 LIMITS = (*SPEND_LIMITS, "requests_per_minute", "tokens_per_minute", "concurrent")
 

@@ -1,11 +1,11 @@
 """Limits as the requests of one process use them, on its event loop.
 
     reservation = await limits.begin(tenant, endpoint, model, size, max_output)      before the first byte goes upstream
-    reservation.settle(usd, tokens)      the cost is known          reservation.release()      nothing was paid
+    reservation.charge(usd, tokens)      the cost is known          reservation.release()      nothing was paid
     reservation.keep(output)             the cost is not known: the estimate counts, and at least what has arrived
 
 `begin` raises LimitReached. A caller without limits costs one dictionary lookup. Otherwise the counters are read and
-changed in a thread, which takes all waiting operations together, in one transaction or script. `settle` does not wait.
+changed in a thread, which takes all waiting operations together, in one transaction or script. `charge` does not wait.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from knapcache.features.limits.core import (
     crossed,
     window_end,
 )
-from knapcache.features.limits.estimate import CostEstimator
 from knapcache.features.limits.fallback_counts import FallbackCounts
 from knapcache.features.limits.refusal import LimitReached, amount, time_text
 from knapcache.features.limits.settings import LimitSettings
 from knapcache.model import Endpoint
+from knapcache.price.estimate import CostEstimator
 from knapcache.price.meter import Bill
 from knapcache.proxy.settings import Settings
 from knapcache.threads import DeadlinePool
@@ -104,7 +104,7 @@ class Reservation:
         self._limits: Limits | None = limits
         self._scopes, self.amounts, self._call = scopes, amounts, call
 
-    def settle(self, usd: float, tokens: float, *, learn: bool = True) -> None:
+    def charge(self, usd: float, tokens: float, *, learn: bool = True) -> None:
         """Replace the estimate by the cost. learn: it counts for the estimates of later calls."""
         limits = self._end(CallAmounts(0, usd, tokens))
         if limits is not None and self._call is not None and learn:
@@ -265,6 +265,10 @@ class Limits:
         """Keep the counters informed of the calls in flight, until `close`."""
         self._task = asyncio.create_task(self._beat_periodically())
 
+    def has_limits(self, tenant: str) -> bool:
+        """Return whether calls of a caller are limited."""
+        return bool(self.tenants.get(tenant, self.whole))
+
     async def begin(
         self, tenant: str, endpoint: Endpoint, model: str, size: int, max_output: int | None = None
     ) -> Reservation | None:
@@ -276,7 +280,7 @@ class Limits:
         scopes = self.tenants.get(tenant, self.whole)
         if not scopes:
             return None
-        amounts = self.estimator.estimate(tenant, endpoint, model, size, max_output)
+        amounts = CallAmounts(1, *self.estimator.estimate(tenant, endpoint, model, size, max_output))
         await self._reserve(scopes, amounts)
         return Reservation(self, scopes, amounts, ReservedCall(tenant, endpoint, model, size))
 

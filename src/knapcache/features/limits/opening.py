@@ -7,12 +7,12 @@ import secrets
 from pathlib import Path
 
 from knapcache.features.limits.core import Counts
-from knapcache.features.limits.estimate import CostEstimator
 from knapcache.features.limits.fallback_counts import FallbackCounts
 from knapcache.features.limits.limits import Limits
 from knapcache.features.limits.local_counts import MemoryCounts
 from knapcache.features.limits.redis_counts import RedisCounts
 from knapcache.features.limits.sqlite_counts import SqliteCounts
+from knapcache.price.estimate import CostEstimator
 from knapcache.price.meter import Meter
 from knapcache.proxy.settings import Settings
 from knapcache.store.redis.store import RedisStore

@@ -11,9 +11,9 @@ from typing import Any
 
 import orjson
 
-from knapcache.errors import UpstreamFailed
 from knapcache.features.limits.core import ALL, SPEND_LIMITS, LimitValues, Refusal, free_at, retry_after
 from knapcache.features.limits.metrics import limit_reason
+from knapcache.proxy.hooks import CallRefused
 
 CODE = "knapcache_limit"
 STATUS = 429
@@ -26,7 +26,7 @@ UNITS = {
 }
 
 
-class LimitReached(UpstreamFailed):
+class LimitReached(CallRefused):
     """A call was not made, because a limit is reached. The provider has not failed."""
 
     def __init__(self, refusal: Refusal, limits: LimitValues, now: float) -> None:
@@ -47,10 +47,12 @@ class LimitReached(UpstreamFailed):
         super().__init__(STATUS, message)
         self.should_retry = limit not in SPEND_LIMITS or in_flight
 
-    @property
-    def event_reason(self) -> str:
+        self.event_reason = limit_reason(self.limit, self.scope)
         """The reason of the event, from which the metrics count."""
-        return limit_reason(self.limit, self.scope)
+
+    def concerns(self, tenant: str) -> bool:
+        """Return whether the limit is one of this caller."""
+        return self.scope in (ALL, tenant)
 
     @property
     def headers(self) -> list[tuple[str, str]]:

@@ -31,7 +31,8 @@ class PrefixLog(RequestLog):
     header = PREFIX_HEADER
 
     def _lines(self, events: Sequence[Event]) -> Iterable[bytes]:
-        return [format_prefix(event, event.prefix) for event in events if event.prefix and event.prefix.positions]
+        found = ((event, event.parts.get("prefix")) for event in events)
+        return [format_prefix(event, part) for event, part in found if part is not None and part.positions]
 
 
 def format_prefix(event: Event, prefix: PrefixEvent) -> bytes:

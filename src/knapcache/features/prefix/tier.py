@@ -32,13 +32,12 @@ from knapcache.features.prefix.tariff import ANTHROPIC, OPENAI_BREAKPOINTS, Tari
 from knapcache.keys.parse import SHORT
 from knapcache.model import Endpoint
 from knapcache.price.input_tokens import InputTokens
-from knapcache.price.meter import Meter
 from knapcache.proxy.events.events import PrefixEvent
 from knapcache.threads import DeadlinePool
 from knapcache.wire.json_util import to_json
 
 if TYPE_CHECKING:
-    from knapcache.proxy.settings import Settings
+    pass
 
 log = logging.getLogger("knapcache.serve")
 
@@ -328,17 +327,6 @@ class PrefixMarker:
         if call is None:
             return None if counted is None else reported_event(self._tier.mode, counted)
         return self._tier.report(call, counted)
-
-
-def prefix_tiers(settings: Settings, secret: bytes, meter: Meter) -> dict[str, PrefixTier]:
-    """Return the tiers of all upstreams that have one, by name."""
-    if settings.prefix == "off" and all(route.prefix in (None, "off") for route in settings.route):
-        return {}
-    return {
-        each.name: PrefixTier(each.name, each.prompt_cache, settings.prefix, secret, input_price=meter.input_price)
-        for each in settings.upstreams
-        if each.prompt_cache != "off" and not each.local
-    }
 
 
 def leading_messages(body: Mapping[str, Any]) -> list[Any]:

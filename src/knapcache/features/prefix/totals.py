@@ -155,7 +155,7 @@ class PrefixTotals:
 
     def count(self, event: Event) -> None:
         """Add a request, if it went upstream."""
-        prefix = event.prefix
+        prefix = event.parts.get("prefix")
         if prefix is None:
             return
         self.since = min(self.since or event.time, event.time)

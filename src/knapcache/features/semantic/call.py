@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from knapcache.cache import Answer
 from knapcache.cache.values import SimilarMatch
-from knapcache.errors import UpstreamFailed
 from knapcache.exchange.exchange import Exchange
-from knapcache.exchange.fetched import Fetched
 from knapcache.features.semantic.certificate import level_of
 from knapcache.features.semantic.judging import AnswerPair, Judge, StoredAnswer
 from knapcache.features.semantic.matcher import Asked, Found
 from knapcache.features.semantic.question import Question, read_question
 from knapcache.features.semantic.tier import SemanticTier
 from knapcache.keys.request import KeyedRequest
+from knapcache.price.meter import Bill
 from knapcache.proxy.events.events import SemanticEvent, VerdictEvent
+from knapcache.proxy.hooks import BodyEditor, CallHooks
 from knapcache.store.base import Entry
 
 FIND_SECONDS = 2.0
@@ -75,23 +75,11 @@ class SemanticCalls:
         await self.tier.close()
 
 
-async def fetch_or_serve_audited(fetch: Callable[[], Awaitable[Fetched | None]], call: SemanticCall) -> Fetched | None:
-    """Return the response. If the upstream fails a request that it got for an audit, its match is served after all."""
-    try:
-        fetched = await fetch()
-    except UpstreamFailed:
-        if not call.serve_audited():
-            raise
-        return await fetch()
-    failed = fetched is not None and (fetched.status >= 500 or fetched.status == 429)
-    if fetched is None or not failed or not call.serve_audited():
-        return fetched
-    await fetched.finish()
-    return await fetch()
-
-
-class SemanticCall:
+class SemanticCall(CallHooks):
     """The semantic tier's part of one request."""
+
+    name = "semantic"
+    finds = True
 
     def __init__(self, calls: SemanticCalls, exchange: Exchange, scope: str, mode: str, tenant: str) -> None:
         self._calls, self._exchange, self._scope, self._mode = calls, exchange, scope, mode
@@ -101,13 +89,14 @@ class SemanticCall:
         self._found: Found | None = None
         """None: the request was no exact miss."""
         self._seconds = 0.0
+        self._part: SemanticEvent | None = None
 
     async def find(self, request: KeyedRequest) -> tuple[Entry, SimilarMatch] | None:
         """Return the entry that may answer the request, or None: the request is sent upstream.
 
         Where nothing may be served the request does not wait: the search goes on while the upstream works.
         """
-        if (found := self._found) is not None and found.kind == "served":  # after `serve_audited`
+        if (found := self._found) is not None and found.kind == "served":  # after `find_after_failure`
             return None if found.entry is None or found.similar is None else (found.entry, found.similar)
         started = time.perf_counter()
         exchange, tier = self._exchange, self._calls.tier
@@ -137,7 +126,7 @@ class SemanticCall:
             return None
         return found.entry, found.similar
 
-    def serve_audited(self) -> bool:
+    def find_after_failure(self) -> bool:
         """Return whether the next `find` returns a match that was drawn for an audit: the upstream has failed.
 
         There is no label then. That does not depend on the answers, because there is no new one.
@@ -147,13 +136,10 @@ class SemanticCall:
         self._found = self._found._replace(kind="served")
         return True
 
-    async def finish(self, answer: Answer | None) -> SemanticEvent | None:
-        """Return what is recorded of the request, after it was answered. answer: the upstream's, if it is complete.
-
-        The question is added for later ones, and a match is labelled in the background.
-        """
+    async def answered(self, answer: Answer | None) -> None:
+        """Add the question for later ones, label a match in the background, and prepare the part of the event."""
         if self._found is None:
-            return None
+            return
         if self._search is not None and self._found.kind == "failed":
             try:
                 async with asyncio.timeout(FIND_SECONDS):
@@ -167,7 +153,11 @@ class SemanticCall:
             self._calls.tier.add_question(asked, found)
             if found.entry is not None and found.kind in ("shadow", "audit"):
                 self._calls.label(asked, found, answer, self._tenant)
-        return self._event(found, asked)
+        self._part = self._event(found, asked)
+
+    def event_part(self, *, sent: bool, bill: Bill | None, editor: BodyEditor | None) -> SemanticEvent | None:  # noqa: ARG002
+        """Return what is recorded of a request that was answered."""
+        return self._part
 
     def _event(self, found: Found, asked: Asked | None) -> SemanticEvent:
         match, shown = found.match if found.entry is not None else None, self._calls.tier.show_content

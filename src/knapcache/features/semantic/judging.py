@@ -33,7 +33,8 @@ from knapcache.features.semantic.judge import Verdict, compare_answers
 from knapcache.model import Endpoint
 from knapcache.price.meter import Bill, Meter
 from knapcache.proxy.upstream.client import encode_headers
-from knapcache.proxy.upstream.upstream import Upstream, Upstreams
+from knapcache.proxy.upstream.upstream import Upstream
+from knapcache.proxy.upstream.upstreams import Upstreams
 from knapcache.threads import DeadlinePool
 from knapcache.wire.base import Form
 from knapcache.wire.json_util import to_json

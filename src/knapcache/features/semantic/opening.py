@@ -3,58 +3,36 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
-from knapcache.cache.internal import InternalCache
 from knapcache.cache.options import seal_secret
 from knapcache.errors import InvalidInput, UpstreamFailed
 from knapcache.features.semantic.call import SemanticCalls
 from knapcache.features.semantic.embedding import Embedder, check_local_embedder, local_embedder
 from knapcache.features.semantic.embeddings_endpoint import EndpointEmbedder
-from knapcache.features.semantic.judging import CountSpent, Judge
+from knapcache.features.semantic.judging import Judge
 from knapcache.features.semantic.log import MemoryLog, SemanticLog
 from knapcache.features.semantic.matcher import Matcher
 from knapcache.features.semantic.redis_log import RedisLog
 from knapcache.features.semantic.sqlite_log import SqliteLog
-from knapcache.features.semantic.tier import SemanticTier, scopes
-from knapcache.price.meter import Meter
-from knapcache.proxy.events.events import VerdictEvent
+from knapcache.features.semantic.tier import SemanticTier
+from knapcache.proxy.features import ProxyContext
 from knapcache.proxy.settings import Settings
-from knapcache.proxy.upstream.upstream import Upstreams
 from knapcache.store.encryption import Encryption
-from knapcache.store.redis.store import RedisStore
 from knapcache.store.sqlite.rows import Sealer
 
 LOG_FILE, INDEX_FILE = "semantic.sqlite", "semantic.index"
 INDEX_CONTEXT = b"semantic index"
 
 
-def open_semantic(
-    settings: Settings,
-    cache: InternalCache,
-    upstreams: Upstreams,
-    meter: Meter,
-    append_verdict: Callable[[VerdictEvent], None],
-    spent: CountSpent,
-    *,
-    folder: Path | None,
-    secret: bytes,
-    encryption_keys: tuple[bytes, ...],
-    shared_store: RedisStore | None,
-) -> SemanticCalls | None:
-    """Return the semantic tier; None if it is off for all callers. `SemanticTier.start` loads its model.
+def open_semantic(context: ProxyContext) -> SemanticCalls:
+    """Return the semantic tier. `SemanticTier.start` loads its model.
 
     Raises MissingExtra if the local model is to be used and is not installed.
-
-    spent          counts what the judge's calls cost
-    folder         of the log and the index; None: both are in memory
-    shared_store   has the log, if it is given
     """
-    if set(scopes(settings)[0].values()) == {"off"}:
-        return None
+    settings, folder, shared_store = context.settings, context.folder, context.shared_store
     check_embedder(settings)  # a start without it would look like a tier that learns
-    encryption = Encryption(encryption_keys) if encryption_keys else None
+    encryption = Encryption(context.encryption_keys) if context.encryption_keys else None
 
     def protect(content: bytes) -> bytes:
         return content if encryption is None else b"".join(encryption.encrypt(INDEX_CONTEXT, content))
@@ -68,10 +46,10 @@ def open_semantic(
     def open_matcher(errors: Mapping[str, float]) -> Matcher:
         embedder = open_embedder(settings)
         file = None if folder is None else folder / INDEX_FILE
-        return Matcher(cache, embedder, open_log(), errors, settings.semantic_questions, file, protect, reveal)
+        return Matcher(context.cache, embedder, open_log(), errors, settings.semantic_questions, file, protect, reveal)
 
     def open_log() -> SemanticLog:
-        sealer = Sealer(seal_secret(secret), encryption)
+        sealer = Sealer(seal_secret(context.secret), encryption)
         if shared_store is not None:
             return RedisLog(shared_store.record_logs, settings.semantic_questions)
         if folder is not None:
@@ -81,12 +59,12 @@ def open_semantic(
     tier = SemanticTier(settings, open_matcher)
     judge = Judge(
         tier.embed,
-        upstreams=upstreams,
+        upstreams=context.upstreams,
         model=settings.semantic_judge or "",
-        meter=meter,
-        spent=spent,
+        meter=context.meter,
+        spent=context.count_payment,
     )
-    return SemanticCalls(tier, judge, append_verdict)
+    return SemanticCalls(tier, judge, context.events.append_verdict)
 
 
 def check_embedder(settings: Settings) -> None:

@@ -33,8 +33,9 @@ class RecentMatches:
     def consume(self, events: Sequence[Event]) -> None:
         """Add the matches of a batch."""
         for event in events:
-            if event.semantic is not None and event.semantic.match_id:
-                self._matches[event.semantic.match_id] = RecentMatch(event.time, event.semantic)
+            match = event.parts.get("semantic")
+            if match is not None and match.match_id:
+                self._matches[match.match_id] = RecentMatch(event.time, match)
                 if len(self._matches) > self._limit:
                     self._matches.popitem(last=False)
 

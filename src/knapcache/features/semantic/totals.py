@@ -66,7 +66,7 @@ class ScopeTotals:
 
     def count(self, event: Event) -> None:
         """Add a request. It must have been at the tier."""
-        semantic = event.semantic
+        semantic = event.parts.get("semantic")
         assert semantic is not None
         kind = semantic.kind if semantic.kind in MATCH_KINDS else "failed"
         add_to(self.kinds, kind)
@@ -111,9 +111,9 @@ class SemanticTotals:
 
     def count(self, event: Event) -> None:
         """Add a request, if it was at the tier."""
-        if event.semantic is not None:
+        if (part := event.parts.get("semantic")) is not None:
             self.since = min(self.since or event.time, event.time)
-            self._scope(event.semantic.scope).count(event)
+            self._scope(part.scope).count(event)
 
     def count_verdict(self, verdict: VerdictEvent) -> None:
         """Add a label."""

@@ -1,4 +1,4 @@
-"""Finds the changes of state that webhooks report: upstreams, hit rate, semantic tier.
+"""Finds the changes of state that webhooks report: upstreams and hit rate.
 
 The owner process looks every CHECK_INTERVAL seconds, and sends one event for each change. A state that changes and
 changes back between two looks is not reported.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from knapcache.features.webhooks.delivery import Webhooks
@@ -57,19 +57,16 @@ class StateWatcher:
     """Compares states with those of the last look. It is a consumer of events.
 
     upstreams   returns the rows of UpstreamHealth.report
-    certified   returns the tenants for which the semantic tier may serve answers; "": those without a mode of their own
     """
 
     def __init__(
         self,
         webhooks: Webhooks,
         upstreams: Callable[[], Sequence[dict[str, Any]]],
-        certified: Callable[[], Collection[str]] = tuple,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._webhooks, self._upstreams, self._certified, self._clock = webhooks, upstreams, certified, clock
+        self._webhooks, self._upstreams, self._clock = webhooks, upstreams, clock
         self._failing: set[str] = set()
-        self._serving: set[str] = set()
         self._hit_rate = HitRateWindow()
         self._fallen = False
 
@@ -88,10 +85,6 @@ class StateWatcher:
             elif not failing and name in self._failing:
                 self._failing.discard(name)
                 self._webhooks.send("upstream_recovered", upstream=name)
-        serving = set(self._certified())
-        for tenant in sorted(self._serving - serving):
-            self._webhooks.send("semantic_shadow", tenant=tenant)
-        self._serving = serving
         rates = self._hit_rate.rates(self._clock())
         if rates is None:
             return

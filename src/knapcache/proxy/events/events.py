@@ -19,7 +19,7 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from knapcache.price.meter import Bill
 
@@ -42,6 +42,9 @@ MAX_VERDICTS = 10_000
 """Verdicts, and payments, that wait for the owner. They follow calls of upstreams, so few wait at any time."""
 FLUSH_INTERVAL = 0.25
 """Seconds between two flushes."""
+
+
+NO_PARTS: Mapping[str, Any] = MappingProxyType({})
 
 
 class PrefixEvent(NamedTuple):
@@ -88,6 +91,11 @@ class PrefixEvent(NamedTuple):
     """Index of the position at the end of the system prompt; -1: none."""
     kind: str = "text"
     """`tool` if the last message is the result of a tool, else `text`."""
+
+    def shortened(self, waiting: int) -> PrefixEvent:
+        """Return it without its positions, if they take too much memory."""
+        long = len(self.positions) > MAX_POSITIONS or waiting >= MAX_DETAILED
+        return self._replace(positions=()) if long and self.positions else self
 
 
 MatchKind = Literal["served", "shadow", "audit", "none", "excluded", "refused", "failed"]
@@ -142,6 +150,11 @@ class SemanticEvent(NamedTuple):
     """What decided the verdict: a rung of the judge, or `feedback`."""
     judge_usd: float = 0.0
     """Dollars paid for the verdict."""
+
+    def shortened(self, waiting: int) -> SemanticEvent:  # noqa: ARG002
+        """Return it with short texts."""
+        question, matched = self.question[:MAX_QUESTION], self.matched_question[:MAX_QUESTION]
+        return self._replace(question=question, matched_question=matched) if question or matched else self
 
 
 class VerdictEvent(NamedTuple):
@@ -245,10 +258,8 @@ class Event(NamedTuple):
     """The client's `traceparent` header; empty if there was none."""
     reason: str = ""
     """What in the request explains its outcome: its cache directives, why it has no key, why it was rejected."""
-    prefix: PrefixEvent | None = None
-    """Use of the provider's prompt cache; None: the request did not go upstream."""
-    semantic: SemanticEvent | None = None
-    """What the semantic tier did; None: it is off, or the request was no exact miss."""
+    parts: Mapping[str, Any] = NO_PARTS
+    """What features say about the request: a NamedTuple for each, by name of the feature."""
     tried: tuple[UpstreamTry, ...] = ()
     """Upstreams that failed the request before `upstream` was called."""
     open_until: float = 0.0
@@ -264,11 +275,12 @@ class Event(NamedTuple):
         return self.outcome in SAVED
 
 
-def without_positions(event: Event) -> Event:
-    """Return an event without its positions, which take most of its memory."""
-    if event.prefix is None or not event.prefix.positions:
-        return event
-    return event._replace(prefix=event.prefix._replace(positions=()))
+def shortened(event: Event, waiting: int = MAX_BUFFERED) -> Event:
+    """Return an event whose parts take little memory. waiting: how many events are kept beside it."""
+    parts = {
+        name: part.shortened(waiting) if hasattr(part, "shortened") else part for name, part in event.parts.items()
+    }
+    return event._replace(parts=parts) if parts else event
 
 
 class EventConsumer(Protocol):
@@ -310,13 +322,8 @@ class EventBuffer:
         if len(event.model) > MAX_TEXT or len(event.trace) > MAX_TEXT or len(event.reason) > MAX_TEXT:
             model, trace, reason = event.model[:MAX_TEXT], event.trace[:MAX_TEXT], event.reason[:MAX_TEXT]
             event = event._replace(model=model, trace=trace, reason=reason)
-        if event.prefix is not None and (
-            len(event.prefix.positions) > MAX_POSITIONS or len(self._events) >= MAX_DETAILED
-        ):
-            event = without_positions(event)
-        if event.semantic is not None and (event.semantic.question or event.semantic.matched_question):
-            question, matched = event.semantic.question[:MAX_QUESTION], event.semantic.matched_question[:MAX_QUESTION]
-            event = event._replace(semantic=event.semantic._replace(question=question, matched_question=matched))
+        if event.parts:
+            event = shortened(event, len(self._events))
         self.append_short(event)
 
     def append_short(self, event: Event) -> None:

@@ -98,9 +98,9 @@ class History:
                 if row is None:
                     row = pending[event.model, event.tenant] = UsageRow()
                 row.count(event)
-                if event.prefix is not None:
+                if "prefix" in event.parts:
                     self._pending_prefix.count(event)
-                if event.semantic is not None:
+                if "semantic" in event.parts:
                     self._pending_semantic.count(event)
             self._changed()
 

@@ -62,9 +62,7 @@ LOOKS_SECRET = re.compile(
     re.VERBOSE,
 )
 STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
-UNLOGGED = frozenset(
-    {"time", "cost", "upstream_seconds", "attempts", "trace", "prefix", "semantic", "tried", "open_until"}
-)
+UNLOGGED = frozenset({"time", "cost", "upstream_seconds", "attempts", "trace", "parts", "tried", "open_until"})
 ACCESS_FIELDS = tuple(name for name in Event._fields if name not in UNLOGGED)
 
 

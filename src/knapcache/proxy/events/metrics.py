@@ -130,7 +130,7 @@ class Metrics(Collector):
         for event in events:
             (
                 _, endpoint, model, tenant, outcome, status, seconds, ttfb, _, _, _, _, _, _, _, upstream, attempts, _,
-                _, reason, prefix, semantic, tried, _, _, _,
+                _, reason, parts, tried, _, _, _,
             ) = event  # fmt: skip
             row = series.get((endpoint, model, tenant, outcome))
             if row is None:  # new names, or names that are counted as "other"
@@ -149,9 +149,9 @@ class Metrics(Collector):
                 self._count_tried(event)
             if outcome == "rejected" and reason:
                 count_limited(self._limited, reason)
-            if prefix is not None:
+            if "prefix" in parts:
                 self._prefix.count(event)
-            if semantic is not None:
+            if "semantic" in parts:
                 self._semantic.count(event)
 
     def consume_payments(self, payments: Sequence[PaymentEvent]) -> None:

@@ -21,7 +21,7 @@ VERSION = 1
 MAX_EVENTS = 100
 """Recent requests in a status."""
 MAX_UPSTREAMS = 1000
-UNPUBLISHED = ("prefix", "semantic", "tried")
+UNPUBLISHED = ("parts", "tried")
 """Fields of an event that are published as sums only, in the history and in the health of the upstreams."""
 _LAST_TIME = 1e11
 Count = Annotated[int, Field(ge=0, lt=1 << 62)]
@@ -89,9 +89,7 @@ class PublishedStatus(_Document):
 
 def encode_status(status: dict[str, Any], recent: Sequence[tuple[int, Event]]) -> bytes:
     """Return the document of a status. status: the fields of PublishedStatus but version and recent."""
-    events = [
-        {"serial": serial} | event._replace(prefix=None, semantic=None, tried=())._asdict() for serial, event in recent
-    ]
+    events = [{"serial": serial} | event._replace(parts={}, tried=())._asdict() for serial, event in recent]
     return compress(orjson.dumps({"version": VERSION, **status, "recent": events}))
 
 

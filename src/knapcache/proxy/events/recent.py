@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from knapcache.proxy.events.events import Event, without_positions
+from knapcache.proxy.events.events import Event, shortened
 
 MAX_RECENT = 1000
-UNLISTED = frozenset({"attempts", "open_until", "prefix", "reason", "semantic", "trace", "tried"})
+UNLISTED = frozenset({"attempts", "open_until", "parts", "reason", "trace", "tried"})
 FIELDS = (*(name for name in Event._fields if name not in UNLISTED), "saved")
 
 
@@ -32,7 +32,7 @@ class RecentRequests:
         """Number the events and store them."""
         for event in events:
             self.serial = self.serial + 1 if self._clock is None else max(self.serial + 1, serial_at(self._clock()))
-            self._events.append((self.serial, without_positions(event)))
+            self._events.append((self.serial, shortened(event)))
 
     def after(self, serial: int, limit: int) -> dict[str, Any]:
         """Return the newest `limit` requests whose serial is larger, in the order in which they arrived."""

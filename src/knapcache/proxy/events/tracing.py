@@ -144,10 +144,10 @@ def attributes(event: Event, operation: str) -> dict[str, Any]:
         found["knapcache.tried"] = [one.upstream for one in event.tried]
     if event.usd is not None:
         found["knapcache.usd"] = event.usd
-    if event.outcome == "similar" and event.semantic is not None:
-        found["knapcache.match"] = event.semantic.match_id
-        found["knapcache.matched_key"] = event.semantic.matched_key
-        found["knapcache.similarity"] = event.semantic.similarity
+    if event.outcome == "similar" and (match := event.parts.get("semantic")) is not None:
+        found["knapcache.match"] = match.match_id
+        found["knapcache.matched_key"] = match.matched_key
+        found["knapcache.similarity"] = match.similarity
     return found
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
@@ -33,10 +33,8 @@ from knapcache.proxy.http.asgi_request import (
 from knapcache.proxy.http.connections import Connections
 from knapcache.proxy.http.handler import Handler
 from knapcache.proxy.http.passthrough import Passthrough
+from knapcache.proxy.http.process import ProxyProcess
 from knapcache.wire import PROXY_PATHS
-
-if TYPE_CHECKING:
-    from knapcache.proxy.proxy import Proxy
 
 log = logging.getLogger("knapcache.serve")
 
@@ -44,7 +42,7 @@ log = logging.getLogger("knapcache.serve")
 class App:
     """One proxy as an ASGI application."""
 
-    def __init__(self, proxy: Proxy) -> None:
+    def __init__(self, proxy: ProxyProcess) -> None:
         self._proxy = proxy
         # Only the admin API needs the client's address and scheme behind a reverse proxy.
         self._forwarded: Any = ProxyHeadersMiddleware(self._admin, list(proxy.settings.trusted_proxies))

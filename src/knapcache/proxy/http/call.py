@@ -1,4 +1,4 @@
-"""One request while it is served: its exchange, the calls of its upstream, its response and its event.
+"""One request while it is served: its exchange, the calls of its upstream, its response.
 
 If a client disconnects in the middle of a stream, its event has the status 499. It is recorded when the fetch is over,
 because only then is its cost known.
@@ -7,47 +7,42 @@ because only then is its cost known.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from knapcache.cache import Answer
+from knapcache.cache.values import SimilarMatch
 from knapcache.errors import UpstreamFailed
 from knapcache.exchange.cache_headers import outcome_headers
 from knapcache.exchange.exchange import Exchange, is_event_stream
 from knapcache.exchange.fetched import Fetched, LiveStream
 from knapcache.exchange.headers import forwarded_headers, sandboxed
 from knapcache.exchange.stale import StaleAnswer
-from knapcache.features.content_log.capture import ContentCapture
-from knapcache.features.limits.core import ALL
-from knapcache.features.limits.limited_call import NOTHING, CallCost, LimitedCall, SampledResponse
-from knapcache.features.limits.limits import Limits
-from knapcache.features.limits.refusal import STATUS, LimitReached
-from knapcache.features.prefix.tier import reported_event
-from knapcache.features.semantic.call import SemanticCall, SemanticCalls, fetch_or_serve_audited
-from knapcache.price.meter import Bill
-from knapcache.proxy.events.events import Event, EventBuffer, PrefixEvent, SemanticEvent, UpstreamTry, payment_of
+from knapcache.keys.request import KeyedRequest
+from knapcache.price.meter import Meter
+from knapcache.proxy.events.events import Event, EventBuffer
+from knapcache.proxy.hooks import CallContext, CallHooks, CallRefused
 from knapcache.proxy.http.access import RequestHead
 from knapcache.proxy.http.asgi_request import CLIENT_CLOSED_REQUEST, AsgiRequest, ClientDisconnected, ResponseWriter
-from knapcache.proxy.http.sending import Calls, UpstreamSender
+from knapcache.proxy.http.call_cost import NOTHING, CallCost, PaidCalls, SampledResponse
+from knapcache.proxy.http.call_record import CallRecord
+from knapcache.proxy.http.sending import UpstreamSender
 from knapcache.proxy.routing import routed_control
 from knapcache.proxy.settings.routes import RouteSettings
 from knapcache.proxy.upstream import Pairs, Response
 from knapcache.proxy.upstream.group import UpstreamGroup, group_of_one
 from knapcache.proxy.upstream.upstream import Upstream
+from knapcache.store.base import Entry
 from knapcache.threads import DeadlinePool
-from knapcache.wire.cache_control import NO_DIRECTIVES
 
-UNUSABLE = "a stored answer does not have what this request asks for"
-"""Why a request that has a key is sent without the cache."""
+FAILED = (429, *range(500, 600))
+"""Statuses of an upstream that has failed a request."""
 
 
 class Call:
     """One request while it is served."""
 
     __slots__ = (
-        "_error", "_events", "_head", "_limited", "_refused", "_request", "_route", "_semantic",
-        "_semantic_event", "_sender", "_time", "_ttfb", "_writer", "content", "exchange", "group", "model",
-        "route_name", "upstream",
+        "_head", "_in_background", "_paid", "_record", "_request", "_route", "_writer", "exchange", "group", "upstream",
     )  # fmt: skip
 
     def __init__(
@@ -58,62 +53,92 @@ class Call:
         upstream: Upstream,
         model: str,
         events: EventBuffer,
+        meter: Meter,
         route: RouteSettings | None = None,
         group: UpstreamGroup | None = None,
-        limits: Limits | None = None,
+        route_name: str = "",
     ) -> None:
         """group: the upstreams that may answer, of which `upstream` is the first; None: no others."""
-        self._route = route
-        self.route_name = "" if route is None else route.name
-        """Name of the route that applies; empty: none does."""
-        self._limited = None if limits is None else LimitedCall(limits, head.principal.name, model)
-        """The cost of its calls; None: the answer is there already."""
-        self._refused = ""
-        """Why a limit has refused the request."""
-        self._request, self._head, self._events = request, head, events
-        self.exchange, self.upstream, self.model = exchange, upstream, model
-        self.content: ContentCapture | None = None
-        """Its content for the log; None: the log is off."""
+        self._request, self._head, self.exchange, self.upstream, self._route = request, head, exchange, upstream, route
+        name = route_name if route is None else route.name
+        self._record = CallRecord(request, head, exchange, upstream.name, model, events, name)
+        self._paid = PaidCalls(meter, exchange.endpoint, model)
         self._writer: ResponseWriter | None = None
         self.group = group or group_of_one(upstream)
-        self._sender: UpstreamSender | None = None
-        """None: nothing was sent."""
-        self._semantic: SemanticCall | None = None
-        self._semantic_event: SemanticEvent | None = None
-        self._time, self._ttfb = time.time(), 0.0
-        self._error = ""
-        """Why the call failed for which this request has waited."""
+        self._in_background = False
+        """The call goes on after the request has ended."""
 
-    def full_exchange(self, workers: DeadlinePool, semantic: SemanticCalls | None) -> Exchange:
-        """Return the exchange with the finder of the semantic tier and the marker of the upstream's prefix tier."""
-        exchange, route = self.exchange, self._route
+    @property
+    def model(self) -> str:
+        """The model that was asked for."""
+        return self._record.model
+
+    @property
+    def route_name(self) -> str:
+        """Name of the route that applies; empty: none does."""
+        return self._record.route_name
+
+    def begin(self, begin: Callable[[CallContext], tuple[CallHooks, ...]], workers: DeadlinePool) -> Exchange:
+        """Return the exchange to fetch, after features were asked what they do for it."""
+        exchange, head, route = self.exchange, self._head, self._route
         if route is not None:
             exchange = exchange._replace(control=routed_control(route, exchange.control))
-        if semantic is not None:
-            self._semantic = semantic.begin(exchange, self._head.principal.name, self.route_name)
-            exchange = exchange._replace(finder=self._semantic)
-        marks = self.upstream.prefix is not None and (route is None or route.prefix != "off")
-        if not marks and len(self.group.members) == 1:
+        hooks = self._record.hooks = begin(
+            CallContext(
+                exchange,
+                self.model,
+                head.principal.name,
+                head.principal.credential,
+                head.headers,
+                self._request.query,
+                self.upstream,
+                route,
+            )
+        )
+        if any(each.finds for each in hooks):
+            exchange = exchange._replace(finder=self)
+        if len(self.group.members) == 1 and not any(each.edits for each in hooks):
             return exchange
         return exchange._replace(marker=self._new_sender(workers))
 
-    def fetch(self, fetch: Callable[[], Awaitable[Fetched | None]]) -> Awaitable[Fetched | None]:
-        """Fetch the response; None: the request must be sent without the cache."""
-        return fetch() if self._semantic is None else fetch_or_serve_audited(fetch, self._semantic)
+    async def find(self, request: KeyedRequest) -> tuple[Entry, SimilarMatch] | None:
+        """Return the entry that may answer the request, or None. The finder of the exchange."""
+        for hooks in self._record.hooks:
+            if hooks.finds and (found := await hooks.find(request)) is not None:
+                return found
+        return None
+
+    async def fetch(self, fetch: Callable[[], Awaitable[Fetched | None]]) -> Fetched | None:
+        """Fetch the response; None: the request must be sent without the cache.
+
+        If the upstream fails, and a feature then finds an answer, that is served.
+        """
+        try:
+            fetched = await fetch()
+        except UpstreamFailed:
+            if not self._finds_after_failure():
+                raise
+            return await fetch()
+        if fetched is None or fetched.status not in FAILED or not self._finds_after_failure():
+            return fetched
+        await fetched.finish()
+        return await fetch()
+
+    def _finds_after_failure(self) -> bool:
+        return any(hooks.find_after_failure() for hooks in self._record.hooks)
 
     async def send(self, content: bytes) -> Response | SampledResponse:
-        """Send the request upstream, with this body. Raises LimitReached if a limit does not allow it."""
-        sender, limited = self._sender or self._new_sender(None), self._limited
-        if limited is None:
-            return await sender.send(content)
-        await limited.begin(self.exchange.endpoint, self.exchange.body, len(content))
+        """Send the request upstream, with this body. Raises CallRefused if a feature does not allow it."""
+        sender = self._record.sender or self._new_sender(None)
+        for hooks in self._record.hooks:
+            await hooks.before_call(len(content))
+        self._paid.begin()
         response = await sender.send(content)
-        return limited.answered(response, stream=is_event_stream(response.status, response.headers))
+        return self._paid.answered(response, stream=is_event_stream(response.status, response.headers))
 
     def _new_sender(self, workers: DeadlinePool | None) -> UpstreamSender:
-        prefix = None if self._route is None else self._route.prefix
-        sender = self._sender = UpstreamSender(
-            self.group, self._head, self.exchange, self.model, self._request.query, workers, prefix
+        sender = self._record.sender = UpstreamSender(
+            self.group, self._head, self.exchange, self.model, self._request.query, self._record.hooks, workers
         )
         return sender
 
@@ -133,40 +158,48 @@ class Call:
             answers = await fetched.finish()
         background = fetched.refresh if isinstance(fetched, StaleAnswer) else None
         cost = NOTHING if background is not None else self._cost(answers, failed=fetched.failed)
-        if self._semantic is not None:
-            self._semantic_event = await self._semantic.finish(answers[0] if answers else None)
+        for hooks in self._record.hooks:
+            await hooks.answered(answers[0] if answers else None)
         if background is not None:  # its calls belong to the event of this request
-            if self._limited is not None:
-                self._limited.in_background = True
-            event = self._event("stale", status, answers[0])
+            self._in_background = True
+            event = self._record.event("stale", status, answers[0])
             background.add_done_callback(lambda task: self._end_refresh(task, event, answers[0]))
             return
         for answer in answers:
-            self._record("failed" if fetched.failed else answer.outcome, status, answer, cost)
+            self._record.append("failed" if fetched.failed else answer.outcome, status, answer, cost)
             cost = NOTHING  # of several embeddings, the first has it
         if not answers:
             too_long = isinstance(fetched, LiveStream) and fetched.overflowed
-            self._record("miss" if too_long else "failed", status, cost=cost)
+            self._record.append("miss" if too_long else "failed", status, cost=cost)
 
     async def _write(self, fetched: Fetched) -> int:
         """Write the response. Return the status for the event."""
-        headers, body = fetched.headers, fetched.body
-        if self._sender is not None and (not fetched.answers or any(one.outcome == "miss" for one in fetched.answers)):
-            headers = [*headers, *self._sender.headers()]
-        if self.route_name:
-            headers = [*headers, ("x-knapcache-route", self.route_name)]
+        body, sender = fetched.body, self._record.sender
+        headers = fetched.headers
+        if sender is not None and (not fetched.answers or any(one.outcome == "miss" for one in fetched.answers)):
+            headers = [*headers, *sender.headers()]
+        if own := self._own_headers():
+            headers = [*headers, *own]
         if isinstance(fetched, LiveStream):
             return await self._write_live(headers, fetched.blocks)
         try:
             if isinstance(body, bytes):
                 await self._request.respond(fetched.status, headers, body)
-                self._mark_first_byte()
+                self._record.mark_first_byte()
             else:
-                self._mark_first_byte()
+                self._record.mark_first_byte()
                 await self._request.respond_blocks(fetched.status, headers, body)
         except OSError:
             return CLIENT_CLOSED_REQUEST
         return fetched.status
+
+    def _own_headers(self) -> Pairs:
+        """Return the headers of the response that name the route, and those of features."""
+        name = self._record.route_name
+        headers = [("x-knapcache-route", name)] if name else []
+        for hooks in self._record.hooks:
+            headers += hooks.response_headers()
+        return headers
 
     async def _write_live(self, headers: Pairs, blocks: AsyncIterator[bytes]) -> int:
         writer = self._writer = self._request.open_writer(200, headers)
@@ -174,7 +207,7 @@ class Call:
             if writer.disconnected:
                 break
             writer.write(block)
-            self._mark_first_byte()
+            self._record.mark_first_byte()
         else:
             writer.write(b"", more=False)
         await self._request.drain()
@@ -183,150 +216,73 @@ class Call:
     async def forward(self) -> None:
         """Send the request upstream and its response back, without the cache."""
         response = await self.send(self.exchange.upstream_body(False))
+        record, hooks = self._record, self._record.hooks
         try:
-            assert self._sender is not None
-            own = [*outcome_headers("bypass"), *self._sender.headers()]
-            if self.route_name:
-                own.append(("x-knapcache-route", self.route_name))
-            headers = [*sandboxed(forwarded_headers(response.pairs)), *own]
-            await self._request.send_head(response.status, headers)
-            if self.content is not None:
-                self.content.begin_forwarded(response.headers.get("content-type", ""))
+            assert record.sender is not None
+            own = [*outcome_headers("bypass"), *record.sender.headers(), *self._own_headers()]
+            await self._request.send_head(response.status, [*sandboxed(forwarded_headers(response.pairs)), *own])
+            for each in hooks:
+                each.forwarding(response.headers.get("content-type", ""))
             async for piece in response.iter_bytes():
-                self._mark_first_byte()
-                if self.content is not None:
-                    self.content.add_forwarded(piece)
+                record.mark_first_byte()
+                for each in hooks:
+                    each.forwarded(piece)
                 await self._request.send_body(piece)
             await self._request.send_body(b"", more=False)
         except (ClientDisconnected, OSError):
-            self._record("failed", CLIENT_CLOSED_REQUEST, cost=self._cost())
+            record.append("failed", CLIENT_CLOSED_REQUEST, cost=self._cost())
             return
         finally:
             await response.close()
-        self._record("bypass", response.status, cost=self._cost())
+        record.append("bypass", response.status, cost=self._cost())
 
     def _cost(self, answers: Sequence[Answer] = (), *, failed: bool = False) -> CallCost:
-        """Return what the calls of the request cost, once (limited_call.py)."""
-        return NOTHING if self._limited is None else self._limited.cost(answers, failed=failed)
+        """Return what the calls of the request cost, once."""
+        return self._paid.cost(self._record.hooks, answers, failed=failed)
 
     def end(self) -> None:
-        """End the request: what it has reserved of a limit and not used is free again."""
-        if self._limited is not None:
-            self._limited.end()
+        """End the request: what features have reserved for it and not used is free again."""
+        if self._in_background:
+            return
+        self._cost()
+        for hooks in self._record.hooks:
+            hooks.end()
 
     def _end_refresh(self, task: asyncio.Task[tuple[Answer, ...]], event: Event, stale: Answer) -> None:
         """Record the event of a request that was served stale, when its background fetch is over."""
         answers = () if task.cancelled() or task.exception() is not None else task.result()
-        cost = self._cost(answers)
-        event = self._with_attempts(event)
-        for bill in (cost.bill, *(answer.bill for answer in answers)):
-            if bill is not None:
-                payment = payment_of(event.endpoint, event.model, event.tenant, bill, cost.usd_estimated)
-                self._events.append_payment(payment)
-                event = event._replace(prefix=self._prefix_event(bill))
-        self._append(event, stale)
+        self._record.append_refreshed(event, stale, answers, self._cost(answers))
+        self._in_background = False
+        self.end()
 
-    def has_limit(self, error: LimitReached) -> bool:
-        """Return whether the limit is one of the caller. Of a shared call it may be another caller's."""
-        return error.scope in (ALL, self._head.principal.name)
+    def is_about(self, error: CallRefused) -> bool:
+        """Return whether a call was refused because of this caller. Of a shared call it may be another."""
+        return error.concerns(self._head.principal.name)
 
-    async def refuse(self, error: LimitReached) -> None:
-        """Send the response to a request that a limit refuses."""
-        self._refused = error.event_reason
-        await self._request.respond(STATUS, [("content-type", "application/json"), *error.headers], error.body())
-        self._record("rejected", STATUS)
+    async def refuse(self, error: CallRefused) -> None:
+        """Send the response to a request that a feature refuses."""
+        self._record.refused = error.event_reason
+        await self._request.respond(error.status, [("content-type", "application/json"), *error.headers], error.body())
+        self._record.append("rejected", error.status)
 
     async def fail(self, error: UpstreamFailed) -> None:
         """Send an error, as an event if a stream has begun."""
-        if isinstance(error, LimitReached):
+        if isinstance(error, CallRefused):
             await self.refuse(error)
             return
         status = error.status
-        if self._sender is None:
-            self._error = error.reason
-        else:
-            self._sender.broken(error.reason)
+        self._record.mark_failed(error.reason)
         if self._writer is not None:
             self._writer.write(self.exchange.format.error_event(str(error)), more=False)
             await self._request.drain()
             status = CLIENT_CLOSED_REQUEST if self._writer.disconnected else status
         elif not self._request.response_started:
             await self._request.respond_error(status, str(error), "upstream_failed")
-        self._record("failed", status, cost=self._cost())
-
-    def _mark_first_byte(self) -> None:
-        if not self._ttfb:
-            self._ttfb = time.perf_counter() - self._request.started
-
-    def _record(self, outcome: str, status: int, answer: Answer | None = None, cost: CallCost = NOTHING) -> None:
-        self._append(self._event(outcome, status, answer, cost, attempts=outcome != "hit"), answer)
-
-    def _append(self, event: Event, answer: Answer | None) -> None:
-        self._events.append(event)
-        if self.content is not None:
-            self.content.record(event, answer)
-
-    def _event(
-        self, outcome: str, status: int, answer: Answer | None, paid: CallCost = NOTHING, *, attempts: bool = False
-    ) -> Event:
-        """Return the event of the request. attempts: with the upstream calls that are in no event yet."""
-        seconds = time.perf_counter() - self._request.started
-        key, size, cost, usd, upstream_seconds, tokens = "", 0, 0.0, None, 0.0, 0
-        bill = paid.bill
-        if answer is not None:
-            key, size, bill = answer.key, answer.size, bill or answer.bill
-        if bill is not None:
-            usd, upstream_seconds, cost, _, tokens, _ = bill
-        exchange, upstream, error = self.exchange, self.upstream.name, ""
-        calls: tuple[int, ...] = ()
-        tried: tuple[UpstreamTry, ...] = ()
-        open_until = 0.0
-        found = self._take_calls() if attempts else None
-        if found is not None:
-            upstream, calls, error, tried, open_until = found
-        elif outcome in ("hit", "similar", "stale", "rejected"):
-            upstream = ""
-        return Event(  # positional: keywords take twice as long
-            self._time, exchange.endpoint.value, self.model, self._head.principal.name, outcome, status, seconds,
-            self._ttfb or seconds, exchange.stream, key, size, cost, usd, tokens, upstream_seconds, upstream, calls,
-            error, self._request.headers.get("traceparent", ""), self._reason(outcome),
-            self._prefix_event(bill) if outcome in ("miss", "bypass") else None, self._semantic_event, tried,
-            open_until, self.route_name, paid.usd_estimated,
-        )  # fmt: skip
-
-    def _prefix_event(self, bill: Bill | None) -> PrefixEvent | None:
-        """Report the input tokens of a paid answer to the prefix tier, and return what is recorded of them."""
-        counted = None if bill is None else bill.input
-        return reported_event("off", counted) if self._sender is None else self._sender.prefix_event(counted)
-
-    def _reason(self, outcome: str) -> str:
-        """Return what in the request explains the outcome."""
-        exchange = self.exchange
-        if outcome == "rejected":
-            return self._refused
-        if outcome == "bypass":
-            return exchange.bypass or UNUSABLE
-        return exchange.control.asked if outcome != "hit" and exchange.control is not NO_DIRECTIVES else ""
-
-    def _with_attempts(self, event: Event) -> Event:
-        found = self._take_calls()
-        if found is None:
-            return event
-        upstream, attempts, error, tried, open_until = found
-        return event._replace(upstream=upstream, attempts=attempts, error=error, tried=tried, open_until=open_until)
-
-    def _take_calls(self) -> Calls | None:
-        """Return the upstream calls that are in no event yet; None: there are none."""
-        if self._sender is not None:
-            return self._sender.take_calls()
-        if not self._error:
-            return None
-        error, self._error = self._error, ""
-        return self.upstream.name, (), error, (), 0.0
+        self._record.append("failed", status, cost=self._cost())
 
 
 async def finish_within(fetched: Fetched, seconds: float) -> tuple[Answer, ...]:
-    """Finish a fetch whose client has disconnected, or abort it after so many seconds."""
+    """Finish a fetch whose client has disconnected, or abort it after this time."""
     try:
         async with asyncio.timeout(seconds):
             return await fetched.finish()

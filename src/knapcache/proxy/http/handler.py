@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from knapcache.errors import Incomplete, InvalidInput, Uncacheable, UpstreamFailed
 from knapcache.exchange.exchange import make_exchange, parse_request
@@ -22,11 +21,10 @@ from knapcache.exchange.fetched import Fetched
 from knapcache.exchange.fetcher import Fetcher
 from knapcache.exchange.headers import fingerprint
 from knapcache.exchange.stale import StaleFetcher
-from knapcache.features.content_log.capture import ContentCapture
-from knapcache.features.limits.refusal import LimitReached
 from knapcache.keys.parse import SHORT, ParsedBody
 from knapcache.keys.scan import MAX_MODEL_LENGTH, find_model
 from knapcache.model import Endpoint
+from knapcache.proxy.hooks import CallRefused
 from knapcache.proxy.http.access import AccessControl, RequestHead
 from knapcache.proxy.http.asgi_request import (
     AsgiRequest,
@@ -35,18 +33,16 @@ from knapcache.proxy.http.asgi_request import (
 )
 from knapcache.proxy.http.call import Call
 from knapcache.proxy.http.fast_path import FastPath
+from knapcache.proxy.http.process import ProxyProcess
 from knapcache.proxy.routing import RoutedRequest, Router, bypass_reason
 from knapcache.proxy.settings.routes import RouteSettings
 from knapcache.proxy.upstream.upstream import Upstream
 from knapcache.tags import ALLOWED_TAGS
 
-if TYPE_CHECKING:
-    from knapcache.proxy.proxy import Proxy
-
 FastResponse = Callable[[RequestHead, Endpoint, bytes], tuple[bytes, ...] | None]
 
-FOREIGN_LIMITS = 2
-"""How often a request shares a call that the limit of another tenant refuses."""
+FOREIGN_REFUSALS = 2
+"""How often a request shares a call that is refused because of another caller."""
 MAX_NAMESPACE = 256
 """Characters of a namespace that a caller chooses."""
 
@@ -54,15 +50,13 @@ MAX_NAMESPACE = 256
 class Handler:
     """Serves them for one proxy."""
 
-    def __init__(self, proxy: Proxy, access: AccessControl) -> None:
+    def __init__(self, proxy: ProxyProcess, access: AccessControl) -> None:
         settings = proxy.settings
         self._access, self._upstreams, self._events = access, proxy.upstreams, proxy.events
         self._max_body, self._max_decompressed = settings.max_body, settings.max_decompressed
         self._ttl, self._abandoned_timeout = settings.ttl, settings.abandoned_timeout
-        self._max_cached, self._workers, self._semantic = settings.max_cached_body, proxy.body_pool, proxy.semantic
-        self._content_log = proxy.content_log
-        self._limits = proxy.limits
-        self._router, self._groups = Router(settings.route), proxy.groups
+        self._max_cached, self._workers, self._meter = settings.max_cached_body, proxy.body_pool, proxy.meter
+        self._features, self._router = proxy.features, Router(settings.route)
         self._fetcher = fetcher = Fetcher(
             proxy.cache,
             finish_abandoned=settings.finish_abandoned,
@@ -84,7 +78,7 @@ class Handler:
                 if_error=settings.stale_if_error,
             )
             self._fetch = self._stale.fetch
-        elif self._content_log is None:  # the fast path knows neither stale answers nor the text of requests
+        elif not proxy.features.sees_hits:  # the fast path knows neither stale answers nor the text of requests
             self._fast_path = FastPath(proxy.cache, proxy.events.append_short)
             self.fast_response = self._fast_path.respond
 
@@ -100,12 +94,10 @@ class Handler:
             call = self._call(request, head, endpoint, raw)
         else:
             call = await self._workers.call(partial(self._call, request, head, endpoint, raw))
-        if self._content_log is not None:
-            call.content = ContentCapture(self._content_log, call.exchange)
         try:
-            exchange = call.full_exchange(self._workers, self._semantic)
+            exchange = call.begin(self._features.begin, self._workers)
             fetch = partial(self._fetch, exchange, call.upstream.name, call.send)
-            fetched = await self._fetch_within_limits(call, fetch)
+            fetched = await self._fetch_allowed(call, fetch)
             if fetched is None:
                 await call.forward()
                 return
@@ -119,17 +111,17 @@ class Handler:
         finally:
             call.end()
 
-    async def _fetch_within_limits(self, call: Call, fetch: Callable[[], Awaitable[Fetched | None]]) -> Fetched | None:
-        """Return what was fetched; None: the request must be sent without the cache. Raises LimitReached.
+    async def _fetch_allowed(self, call: Call, fetch: Callable[[], Awaitable[Fetched | None]]) -> Fetched | None:
+        """Return what was fetched; None: the request must be sent without the cache. Raises CallRefused.
 
-        Another tenant of the group may lead the call, and have reached its limit. That is no concern of this request,
-        whose response must not show it. If it happens again, the request is sent on its own.
+        Another caller may lead a shared call, and have reached its limit. That is no concern of this request, whose
+        response must not show it. If it happens again, the request is sent on its own.
         """
-        for _ in range(FOREIGN_LIMITS):
+        for _ in range(FOREIGN_REFUSALS):
             try:
                 return await call.fetch(fetch)
-            except LimitReached as error:
-                if call.has_limit(error):
+            except CallRefused as error:
+                if call.is_about(error):
                     raise
         return None
 
@@ -145,8 +137,16 @@ class Handler:
             fetched = Fetched(await self._fetcher.response(known.exchange, answer), (answer,))
         except Incomplete:  # a newer answer took its place, and lacks what the request asks for
             return False
-        call = Call(request, head, known.exchange, known.upstream, known.model, self._events)
-        call.route_name = known.route
+        call = Call(
+            request,
+            head,
+            known.exchange,
+            known.upstream,
+            known.model,
+            self._events,
+            self._meter,
+            route_name=known.route,
+        )
         await call.respond(fetched, self._abandoned_timeout)
         return True
 
@@ -163,7 +163,7 @@ class Handler:
         known = isinstance(parsed, ParsedBody) or model
         route = self._route(head, endpoint, model, parsed) if self._router.routes else None
         upstream: Upstream | None
-        group = None if route is None else self._groups.get(route.name)
+        group = None if route is None else self._upstreams.groups.get(route.name)
         if group is not None:
             upstream = group.members[0].upstream
         else:
@@ -189,13 +189,12 @@ class Handler:
             raise name_too_long("cache.namespace", len(namespace), MAX_NAMESPACE)
         if route is not None and not exchange.bypass:
             exchange = exchange._replace(bypass=bypass_reason(route, exchange.body))
-        return Call(request, head, exchange, upstream, model, self._events, route, group, self._limits)
+        return Call(request, head, exchange, upstream, model, self._events, self._meter, route, group)
 
     def _find_model(self, raw: bytes) -> str:
         """Return the model of a body that is not parsed; "" if nothing depends on it, or it has none."""
         several = len(self._upstreams.all) > 1
-        limits = self._limits
-        if not several and not self._router.routes and (limits is None or not (limits.whole or limits.tenants)):
+        if not several and not self._router.routes and not self._features.needs_model:
             return ""
         try:
             return find_model(raw)
@@ -213,7 +212,7 @@ class Handler:
         return self._router.find(RoutedRequest(endpoint.value, head.principal.name, model, head.headers, body))
 
     async def drain(self, seconds: float) -> None:
-        """Wait for background fetches, for so many seconds at most. The server waits for requests."""
+        """Wait for background fetches, for this time at most. The server waits for requests."""
         if self._stale is not None:
             await self._stale.drain(seconds)
 

@@ -24,9 +24,8 @@ from urllib.parse import unquote, unquote_to_bytes
 from knapcache.errors import InvalidInput, Uncacheable, UpstreamFailed
 from knapcache.exchange.cache_headers import outcome_headers
 from knapcache.exchange.headers import forwarded_headers, sandboxed
-from knapcache.features.limits.limited_call import LimitedCall
-from knapcache.features.limits.refusal import STATUS, LimitReached
 from knapcache.proxy.events.events import Event
+from knapcache.proxy.hooks import CallContext, CallHooks, CallRefused
 from knapcache.proxy.http.access import AccessControl
 from knapcache.proxy.http.asgi_request import (
     CLIENT_CLOSED_REQUEST,
@@ -36,13 +35,13 @@ from knapcache.proxy.http.asgi_request import (
     model_not_found,
     too_large,
 )
+from knapcache.proxy.http.process import ProxyProcess
 from knapcache.proxy.upstream import Response, encode_headers
 from knapcache.proxy.upstream.upstream import Upstream
 from knapcache.wire import PROXY_PATHS
 
 if TYPE_CHECKING:
     from knapcache.proxy.http.auth import Principal
-    from knapcache.proxy.proxy import Proxy
 
 BEDROCK_PATH = re.compile(r"/v1/model/([^/?]+)/(?:converse|invoke)(?:-stream|-with-response-stream)?(?:\?|$)")
 EVENT_STREAMS = ("text/event-stream", "application/vnd.amazon.eventstream")
@@ -55,16 +54,16 @@ MAX_DECODINGS = 4
 SEGMENT_END = re.compile(r"[;?#].*|[. ]+$", re.DOTALL)
 """The end of a segment that some servers ignore: parameters, dots and blanks."""
 READING_METHODS = ("GET", "HEAD", "OPTIONS")
-"""Methods that cost nothing at a provider. Every other one counts in the limits."""
+"""Methods that cost nothing at a provider. Features are asked about every other one."""
 
 
 class Passthrough:
     """Forwards requests to their upstream."""
 
-    def __init__(self, proxy: Proxy, access: AccessControl) -> None:
+    def __init__(self, proxy: ProxyProcess, access: AccessControl) -> None:
         self._access, self._upstreams, self._record = access, proxy.upstreams, proxy.events.append
         self._max_body = proxy.settings.max_body
-        self._workers, self._limits = proxy.body_pool, proxy.limits
+        self._workers, self._features = proxy.body_pool, proxy.features
         self._allowed, self._tenants = proxy.settings.passthrough, bool(proxy.settings.tenants)
 
     async def serve(self, request: AsgiRequest) -> None:
@@ -80,19 +79,24 @@ class Passthrough:
         attempts: list[int] = []
         outcome, ttfb, stream, reason = "failed", 0.0, False, ""
         path, head = upstream.path(request.target), encode_headers(headers)
-        limited = LimitedCall(self._limits, principal.name, model)
+        hooks: tuple[CallHooks, ...] = ()
         refused = ""
         try:
             if request.method not in READING_METHODS:
-                await limited.begin_unpriced()
+                query, credential = request.query, principal.credential
+                hooks = self._features.begin(
+                    CallContext(None, model, principal.name, credential, request.headers, query, upstream)
+                )
+                for each in hooks:
+                    await each.before_call(0)
             response = await upstream.send(request.method, path, head, content, attempts, raw=True)
             ttfb = time.perf_counter() - request.started
             stream = response.headers.get("content-type", "").startswith(EVENT_STREAMS)
             await forward(response, request)
             outcome, status = "passthrough", response.status
-        except LimitReached as error:
-            outcome, status, refused = "rejected", STATUS, error.event_reason
-            await request.respond(STATUS, [("content-type", "application/json"), *error.headers], error.body())
+        except CallRefused as error:
+            outcome, status, refused = "rejected", error.status, error.event_reason
+            await request.respond(status, [("content-type", "application/json"), *error.headers], error.body())
         except UpstreamFailed as error:
             status, reason = error.status, error.reason
             if not request.response_started:
@@ -104,7 +108,8 @@ class Passthrough:
         except (ClientDisconnected, OSError):
             status = CLIENT_CLOSED_REQUEST
         finally:
-            limited.end()
+            for each in hooks:
+                each.end()
         seconds = time.perf_counter() - request.started
         self._record(
             Event(

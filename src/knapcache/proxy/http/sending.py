@@ -1,6 +1,6 @@
 """The way of one request to the upstreams of its group.
 
-    choose a member ─▶ mark and send ─▶ answered: its response is returned
+    choose a member ─▶ edit and send ─▶ answered: its response is returned
          ▲                  │
          └── the next one ──┘ failed: no complete head, status 429, or 500 and more;
                                    while there is a next one, also: the body breaks off, or is an HTML page
@@ -9,8 +9,8 @@ A request goes to another member only before the first byte of its answer was pa
 member, a plain answer is awaited as a whole (up to HIGH_WATER bytes), and the first bytes of a stream. While another
 member is available, a member is not sent the request again (`retries`): the other one answers sooner.
 
-Each member gets its own headers, path and model. Marks for the prefix cache are those of its own prefix tier: a prefix
-is live at one provider only. As long as its provider has not accepted marks, a fallback gets none.
+Each member gets its own headers, path and model, and a body that features edit for it (hooks.py). As long as a member
+has not accepted an edited body, it gets the body as it came if it is a fallback.
 
 When all members fail, the caller gets the response or the error of the last one.
 """
@@ -25,17 +25,16 @@ from typing import TYPE_CHECKING, Any
 
 from knapcache.errors import UpstreamFailed
 from knapcache.exchange.exchange import Exchange, FallbackAnswer, is_event_stream
-from knapcache.features.prefix.tier import PrefixMarker, PrefixMode, reported_event
 from knapcache.keys.edited_text import with_field
 from knapcache.keys.parse import SHORT
 from knapcache.model import Endpoint
-from knapcache.proxy.events.events import PrefixEvent, UpstreamTry
+from knapcache.proxy.events.events import UpstreamTry
+from knapcache.proxy.hooks import BodyEditor, CallHooks
 from knapcache.proxy.upstream import Pairs, Response, encode_headers
 from knapcache.proxy.upstream.group import GroupMember, UpstreamGroup
 from knapcache.proxy.upstream.upstream import Upstream, retry_after
 
 if TYPE_CHECKING:
-    from knapcache.price.input_tokens import InputTokens
     from knapcache.proxy.http.access import RequestHead
     from knapcache.threads import DeadlinePool
 
@@ -45,16 +44,14 @@ TOO_MANY_REQUESTS = 429
 HTML = "text/html"
 ASKS_USAGE = re.compile(rb'"include_usage"\s*:\s*true')
 """A stream's usage is asked for. In a text the quotes would be escaped."""
-BODY_DIGESTS = ("content-digest", "content-md5", "digest", "repr-digest", "x-amz-content-sha256")
-"""Request headers that hold for the bytes of the body."""
 
 
 class UpstreamSender:
-    """Sends one request. It is the `marker` of its exchange, too, where a member has a prefix tier or another model."""
+    """Sends one request. It is the `marker` of its exchange, too, where a body is edited or there are several."""
 
     __slots__ = (
-        "_attempts", "_barred", "_error", "_exchange", "_generation", "_group", "_head", "_last", "_marker", "_member",
-        "_model", "_prefix", "_query", "_tried", "_workers",
+        "_attempts", "_barred", "_error", "_exchange", "_generation", "_group", "_head", "_hooks", "_last", "_member",
+        "_model", "_query", "_tried", "_workers", "editor",
     )  # fmt: skip
 
     def __init__(
@@ -64,12 +61,12 @@ class UpstreamSender:
         exchange: Exchange,
         model: str,
         query: bytes,
+        hooks: Sequence[CallHooks] = (),
         workers: DeadlinePool | None = None,
-        prefix: PrefixMode | None = None,
     ) -> None:
-        """prefix: mode of the prefix tiers; None: their own."""
+        """workers: threads for long bodies; None: nothing is edited."""
         self._group, self._head, self._exchange, self._model = group, head, exchange, model
-        self._query, self._workers, self._prefix = query, workers, prefix
+        self._query, self._hooks, self._workers = query, hooks, workers
         self._last = group.members[0]
         """The member that was called last."""
         self._member: GroupMember | None = None
@@ -80,7 +77,8 @@ class UpstreamSender:
             # Vectors of two models cannot be compared, so they must not get into one index.
             self._barred = [member for member in group.members if group.replaced_model(member, model)]
         self._generation = 0
-        self._marker: PrefixMarker | None = None
+        self.editor: BodyEditor | None = None
+        """What changes the body for the member that was chosen, or has answered; None: it is sent as it came."""
         self._attempts: list[int] = []
         """Statuses of its calls that are in no event yet."""
         self._error = ""
@@ -96,19 +94,19 @@ class UpstreamSender:
     # The marker of the exchange.
 
     async def mark(self) -> Mapping[str, Any] | None:
-        """Choose a member, and return the body with marks for its prefix cache; None: as it came."""
-        marker = self._marker_for(self._choose())
-        return None if marker is None else await marker.mark()
+        """Choose a member, and return the body as features edit it for that member; None: as it came."""
+        editor = self._editor_for(self._choose())
+        return None if editor is None else await editor.mark()
 
     def answered(self, status: int, *, marked: bool) -> None:
-        """Take note of the status with which the member has answered a body with or without marks."""
-        if self._marker is not None:
-            self._marker.answered(status, marked=marked)
+        """Take note of the status with which the member has answered a body with or without changes."""
+        if self.editor is not None:
+            self.editor.answered(status, marked=marked)
 
     @property
     def refusable(self) -> bool:
-        """Whether the member has not yet accepted a marked body for this model."""
-        return self._marker is not None and self._marker.refusable
+        """Whether the member has not yet accepted a changed body for this model."""
+        return self.editor is not None and self.editor.refusable
 
     @property
     def fallback(self) -> FallbackAnswer | None:
@@ -122,7 +120,7 @@ class UpstreamSender:
 
     async def send(self, content: bytes) -> Response:
         """Send the request with this body, and return the response. Raises UpstreamFailed."""
-        first = self._marker
+        first = self.editor
         member = self._member or self._choose()
         body = content if member.model is None else await self._run(content, partial(with_model, content, member.model))
         tried = [*self._barred, member]
@@ -152,7 +150,7 @@ class UpstreamSender:
             self._tried.append(UpstreamTry(upstream.name, tuple(self._attempts), self._error, open_until))
             self._attempts.clear()
         self._member = self._last = member
-        self._marker, self._error = None, ""
+        self.editor, self._error = None, ""
         health = member.upstream.health
         self._generation = health.begin(time.monotonic()) if health.open_until else health.generation
         return member
@@ -218,36 +216,22 @@ class UpstreamSender:
         path = f"/v1/{self._exchange.endpoint.value}"
         return upstream.path(f"{path}?{self._query.decode('latin-1')}" if self._query else path)
 
-    def _marker_for(self, member: GroupMember) -> PrefixMarker | None:
-        upstream, exchange = member.upstream, self._exchange
-        tier = upstream.prefix
-        if tier is not None and self._prefix is not None:
-            tier = tier.in_mode(self._prefix)
-        if tier is None or tier.mode == "off":
-            return None
-        if is_signed(self._head.headers, self._query):  # a changed body would break the signature
-            tier = tier.in_mode("observe")
-        assert self._workers is not None
-        self._marker = PrefixMarker(
-            tier,
-            exchange.endpoint,
-            exchange.body,
-            len(exchange.raw),
-            model=member.model or self._model,
-            account=upstream.account(self._head.principal.credential),
-            pool=self._workers,
-        )
-        return self._marker
+    def _editor_for(self, member: GroupMember) -> BodyEditor | None:
+        """Return what changes the body for a member: the editor of the first feature that has one."""
+        model = member.model or self._model
+        found = (each.editor(member.upstream, model) for each in self._hooks if each.edits)
+        self.editor = next((editor for editor in found if editor is not None), None)
+        return self.editor
 
-    async def _fallback_body(self, content: bytes, member: GroupMember, first: PrefixMarker | None) -> bytes:
-        """Return the body for a fallback. first: the marker of the first member, whose marks are in the content."""
+    async def _fallback_body(self, content: bytes, member: GroupMember, first: BodyEditor | None) -> bytes:
+        """Return the body for a fallback. first: the editor of the first member, whose changes are in the content."""
         exchange, marked = self._exchange, None
         if first is not None:  # so there are no items: the content is the whole request
-            marker = self._marker_for(member)
-            if marker is not None and not marker.refusable:
-                marked = await marker.mark()
+            editor = self._editor_for(member)
+            if editor is not None and not editor.refusable:
+                marked = await editor.mark()
             else:
-                self._marker = None
+                self.editor = None
             ask = exchange.lacks_usage and ASKS_USAGE.search(content) is not None
             content = await self._run(exchange.raw, partial(exchange.upstream_body, ask, marked))
         if member.model is not None:
@@ -279,10 +263,6 @@ class UpstreamSender:
             found.append(("x-knapcache-model", member.model))
         return found
 
-    def prefix_event(self, counted: InputTokens | None) -> PrefixEvent | None:
-        """Report the input tokens of a paid answer to the prefix tier, and return what is recorded of them."""
-        return reported_event("off", counted) if self._marker is None else self._marker.report(counted)
-
     def take_calls(self) -> Calls | None:
         """Return the calls that are in no event yet.
 
@@ -297,15 +277,6 @@ class UpstreamSender:
         self._tried.clear()
         self._error = ""
         return found
-
-
-def is_signed(headers: Mapping[str, str], query: bytes) -> bool:
-    """Return whether the request has a signature or a digest of its body. headers: by lower-case name."""
-    return (
-        headers.get("authorization", "").lstrip().upper().startswith("AWS4-")
-        or b"x-amz-signature=" in query.lower()
-        or any(name in headers for name in BODY_DIGESTS)
-    )
 
 
 def with_model(content: bytes, model: str) -> bytes:

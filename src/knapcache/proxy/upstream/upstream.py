@@ -25,14 +25,11 @@ import random
 import time
 from collections.abc import AsyncIterator, Mapping
 from email.utils import parsedate_to_datetime
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
 from knapcache.errors import UpstreamFailed
 from knapcache.exchange.headers import CREDENTIALS, GATEWAY_CREDENTIALS, nominated
-from knapcache.features.prefix.tier import PrefixTier
-from knapcache.keys.scan import MAX_MODEL_LENGTH, find_model
 from knapcache.proxy.settings.endpoints import has_own_credential
 from knapcache.proxy.upstream.client import Client, parse_base_url
 from knapcache.proxy.upstream.connect import TlsFiles
@@ -43,7 +40,7 @@ from knapcache.proxy.upstream.proxies import HttpProxy, environment_proxy
 from knapcache.proxy.upstream.response import MAX_BODY, Pairs, Response
 
 if TYPE_CHECKING:
-    from knapcache.proxy.settings import Settings, UpstreamSettings
+    from knapcache.proxy.settings import UpstreamSettings
     from knapcache.proxy.upstream.group import UpstreamGroup
 
 log = logging.getLogger("knapcache.serve")
@@ -90,8 +87,6 @@ class Upstream:
         self.settings, self.name = settings, settings.name
         self.context = {"upstream": settings.url}
         """A part of every key: answers of different upstreams are never mixed."""
-        self.prefix: PrefixTier | None = None
-        """Marks requests for the provider's prefix cache; None: they are sent as they are."""
         self.header = "x-knapcache-upstream", quote(settings.name, safe=HEADER_CHARACTERS)
         """The response header of answers from this upstream."""
         self.health = PassiveHealth()
@@ -221,42 +216,6 @@ class Upstream:
         if key is not None:
             passed.append(("x-api-key", key) if settings.kind == "anthropic" else ("authorization", f"Bearer {key}"))
         return [*passed, *settings.headers.items()]
-
-
-class Upstreams:
-    """All upstreams of the settings, in their order."""
-
-    def __init__(
-        self, settings: Settings, local: LocalModel | None, tiers: Mapping[str, PrefixTier] = MappingProxyType({})
-    ) -> None:
-        self.all = [Upstream(each, local if each.local else None, settings.max_answer) for each in settings.upstreams]
-        for upstream in self.all:
-            upstream.prefix = tiers.get(upstream.name)
-        self._settings = settings
-        self._known: dict[str, Upstream | None] = {}
-
-    def for_model(self, model: str) -> Upstream | None:
-        """The first upstream with a pattern that matches the model, or None."""
-        try:
-            return self._known[model]
-        except KeyError:
-            settings = self._settings.upstream_for(model)
-            found = next((upstream for upstream in self.all if upstream.settings is settings), None)
-            if len(self._known) < MAX_KNOWN_MODELS and len(model) <= MAX_MODEL_LENGTH:
-                self._known[model] = found
-            return found
-
-    def find_model(self, body: bytes) -> str:
-        """Return the model of a body that is not parsed, or "". Raises Uncacheable if that takes too long.
-
-        With one upstream it is not looked for, because it selects nothing.
-        """
-        return find_model(body) if len(self.all) > 1 else ""
-
-    def close(self) -> None:
-        """Close all connections. Requests in progress fail."""
-        for upstream in self.all:
-            upstream.client.close()
 
 
 def proxy_of(settings: UpstreamSettings) -> HttpProxy | None:

@@ -35,7 +35,7 @@ from knapcache.proxy.events.events import (
     SemanticEvent,
     UpstreamTry,
     VerdictEvent,
-    without_positions,
+    shortened,
 )
 from knapcache.proxy.events.pipeline import EventPipeline
 from knapcache.proxy.http.asgi_request import AsgiRequest, Receive, RequestRejected, Scope, Send
@@ -143,7 +143,7 @@ class OwnerClient:
         free = MAX_BUFFERED - len(self._unsent)
         detailed = max(0, MAX_DETAILED - len(self._unsent))
         self._unsent.extend(events[: min(free, detailed)])
-        self._unsent.extend(map(without_positions, events[detailed:free]))
+        self._unsent.extend(map(shortened, events[detailed:free]))
         self._dropped += max(0, len(events) - free)
 
     def consume_verdicts(self, verdicts: Sequence[VerdictEvent]) -> None:
@@ -239,10 +239,9 @@ def encode_events(
     """Return the message of a worker: events, verdicts and payments by field name, and how many it has dropped."""
     fields = [event._asdict() for event in events]
     for event, values in zip(events, fields, strict=True):
-        if event.prefix is not None:
-            values["prefix"] = event.prefix._asdict() | {"bills": dict(event.prefix.bills)}
-        if event.semantic is not None:
-            values["semantic"] = event.semantic._asdict()
+        values["parts"] = {name: part._asdict() for name, part in event.parts.items()}
+        if "prefix" in values["parts"]:
+            values["parts"]["prefix"]["bills"] = dict(event.parts["prefix"].bills)
         if event.tried:
             values["tried"] = [one._asdict() for one in event.tried]
     named = {"verdicts": [one._asdict() for one in verdicts], "payments": [one._asdict() for one in payments]}
@@ -262,14 +261,14 @@ def decode_events(message: bytes) -> tuple[list[Event], list[VerdictEvent], list
 
 def decode_event(fields: dict[str, Any]) -> Event:
     """Return the event of its fields."""
-    prefix, semantic = fields["prefix"], fields["semantic"]
-    if prefix is not None:
-        prefix = PrefixEvent(**prefix | {"positions": tuple(map(tuple, prefix["positions"]))})
-    if semantic is not None:
-        semantic = SemanticEvent(**semantic | {"features": tuple(semantic["features"])})
+    parts = dict(fields["parts"])
+    if (prefix := parts.get("prefix")) is not None:
+        parts["prefix"] = PrefixEvent(**prefix | {"positions": tuple(map(tuple, prefix["positions"]))})
+    if (semantic := parts.get("semantic")) is not None:
+        parts["semantic"] = SemanticEvent(**semantic | {"features": tuple(semantic["features"])})
     tried = tuple(UpstreamTry(**each | {"attempts": tuple(each["attempts"])}) for each in fields["tried"])
     calls = {"attempts": tuple(fields["attempts"]), "tried": tried}
-    return Event(**fields | calls | {"prefix": prefix, "semantic": semantic})
+    return Event(**fields | calls | {"parts": parts})
 
 
 def is_forwarded(name: str) -> bool:

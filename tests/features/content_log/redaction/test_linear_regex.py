@@ -8,10 +8,10 @@ from functools import partial
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.support.timing import check_linear
 
 from knapcache import InvalidInput
 from knapcache.features.content_log.redaction import LinearRegex
+from tests.support.timing import check_linear
 
 PATTERNS = (
     r"(a+)+b", r"a{2,3}", r"(?:ab|a)(?:c|bcd)", r"[^\s,]+@b", r"<.*?>", r"(?i)bA", r"\d{2}-\d", r"(?s)a.b",

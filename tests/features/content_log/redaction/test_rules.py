@@ -7,10 +7,10 @@ from functools import partial
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.timing import check_linear
 
 from knapcache import InvalidInput
 from knapcache.features.content_log.redaction import BUILT_IN, TextRedactor
+from tests.support.timing import check_linear
 
 ALL = TextRedactor(("emails", "keys", "cards"))
 SECRETS = (

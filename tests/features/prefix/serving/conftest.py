@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import pytest
-from tests.support.events import EventList
-from tests.support.running_proxy import RunningProxy
-from tests.support.timing import wait_until
 
 from knapcache.proxy.events.events import PrefixEvent
 from knapcache.testing.prefix_provider import PrefixProvider, VirtualClock, tokens_by_length
+from tests.support.events import EventList
+from tests.support.running_proxy import RunningProxy
+from tests.support.timing import wait_until
 
 SONNET = "claude-sonnet-4-6"
 
@@ -34,9 +34,9 @@ class TieredProxy:
 
     def __init__(self, proxy: RunningProxy, providers: list[PrefixProvider], clock: VirtualClock) -> None:
         self.proxy, self.providers, self.clock = proxy, providers, clock
-        for upstream in proxy.proxy.upstreams.all:
-            if upstream.prefix is not None:
-                upstream.prefix.clock = clock
+        feature = proxy.proxy.features.get("prefix")
+        for tier in () if feature is None else feature.tiers.values():
+            tier.clock = clock
         self._events = EventList()
         proxy.proxy.events.add_consumer(self._events)
         self._sent = self._warm_up = 0
@@ -87,7 +87,7 @@ class TieredProxy:
         """Return what was recorded of all requests after `learn_length`. Waits for the last one."""
         wait_until(lambda: len(self._events) >= self._sent, lambda: f"{self._sent} events")
         assert len(self._events) == self._sent
-        return [event.prefix for event in self._events[self._warm_up :] if event.prefix is not None]
+        return [event.parts["prefix"] for event in self._events[self._warm_up :] if "prefix" in event.parts]
 
     def close(self) -> None:
         self._connection.close()

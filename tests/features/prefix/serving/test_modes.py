@@ -10,10 +10,10 @@ from typing import Any
 
 import anthropic
 import pytest
+
+from knapcache.features.prefix.hooks import BODY_DIGESTS
 from tests.features.prefix.serving.conftest import SONNET, StartTier, TieredProxy
 from tests.support.timing import wait_until
-
-from knapcache.proxy.http.sending import BODY_DIGESTS
 
 SURE = 3
 """Requests of a conversation after which the tier has seen enough to mark."""

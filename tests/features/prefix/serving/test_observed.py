@@ -7,13 +7,13 @@ from typing import Any
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.features.prefix.serving.conftest import StartTier, TieredProxy
-from tests.features.prefix.serving.test_modes import conversation, talk
-from tests.support.timing import wait_until
 
 from knapcache.features.prefix.lab.read import read_prefix_trace
 from knapcache.features.prefix.tariff import ANTHROPIC
 from knapcache.testing.prefix_provider import PrefixCharge
+from tests.features.prefix.serving.conftest import StartTier, TieredProxy
+from tests.features.prefix.serving.test_modes import conversation, talk
+from tests.support.timing import wait_until
 
 TURNS = 8
 
@@ -62,7 +62,7 @@ def test_a_watching_tier_counts_what_the_provider_billed_and_what_it_would_have_
 
 def log_of(tier: TieredProxy) -> Any:
     """Return the folder of the prefix log, after all requests are written."""
-    folder = tier.proxy.proxy.folder
+    folder = tier.proxy.proxy.storage.folder
     assert folder is not None
     log = folder / "prefixes" / "requests.csv"
     wait_until(lambda: log.read_bytes().count(b"\n") > TURNS, "the lines of all requests")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from tests.features.prefix.serving.conftest import StartTier
-from tests.support.prefix_traces import BLOCK_TOKENS, TOKENS_PER_BYTE, load_trace, messages_body, render, trace_path
 
 from knapcache.features.prefix.lab.read import read_prefix_trace
 from knapcache.features.prefix.learner import PrefixLearner
 from knapcache.features.prefix.provider_cache import PrefixCache
 from knapcache.features.prefix.tariff import ANTHROPIC
+from tests.features.prefix.serving.conftest import StartTier
+from tests.support.prefix_traces import BLOCK_TOKENS, TOKENS_PER_BYTE, load_trace, messages_body, render, trace_path
 
 ROUNDING = 64
 """Tokens by which lengths in bytes may differ from the trace's."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+
 from tests.support.meanings import MODEL, TASKS, WORDINGS, Asked, MeaningUpstream, SemanticClient
 from tests.support.programs import find_module
 from tests.support.running_proxy import RunningProxy

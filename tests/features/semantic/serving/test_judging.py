@@ -17,7 +17,7 @@ from knapcache.features.semantic import judging
 from knapcache.features.semantic.judging import AnswerPair, Judge, Judgement, StoredAnswer
 from knapcache.price.meter import Bill, Meter
 from knapcache.proxy.settings import Settings
-from knapcache.proxy.upstream.upstream import Upstreams
+from knapcache.proxy.upstream.upstreams import Upstreams
 from knapcache.testing import FakeUpstream
 from knapcache.testing.upstream import InputCharge
 
@@ -77,7 +77,7 @@ class JudgeRun:
 
     def __call__(self, scenario: Callable[[Judge], Coroutine[Any, Any, Any]]) -> Any:
         async def run() -> Any:
-            upstreams = Upstreams(self._settings, None)
+            upstreams = Upstreams(self._settings)
             judge = Judge(
                 one_vector,
                 upstreams=upstreams,
@@ -91,7 +91,7 @@ class JudgeRun:
             finally:
                 assert judge.pending.total() == 0
                 judge.close()
-                upstreams.close()
+                await upstreams.close()
 
         return asyncio.run(run())
 

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.programs import find_module
-from tests.support.redis_servers import EngineServer
 
 from knapcache.features.semantic.learner import Label
 from knapcache.features.semantic.log import START, LabelRecord, MemoryLog, QuestionRecord, SemanticLog, same_log
@@ -21,6 +19,8 @@ from knapcache.store.encryption import Encryption
 from knapcache.store.redis.store import RedisStore
 from knapcache.store.redis.urls import parse
 from knapcache.store.sqlite.rows import Sealer
+from tests.support.programs import find_module
+from tests.support.redis_servers import EngineServer
 
 OpenLog = Callable[..., SemanticLog]
 ENCRYPTION_KEY = bytes(range(32))

@@ -9,12 +9,12 @@ from typing import Any
 import anthropic
 import httpx
 import pytest
-from tests.features.semantic.serving.conftest import StartTier, TierProxy, learn_in_shadow
-from tests.support.meanings import TASKS, WORDINGS, Asked, MeaningUpstream, SemanticClient, spare_questions
-from tests.support.timing import wait_until
 
 from knapcache.cache.purging import purge_conditions
 from knapcache.features.semantic import matcher
+from tests.features.semantic.serving.conftest import StartTier, TierProxy, learn_in_shadow
+from tests.support.meanings import TASKS, WORDINGS, Asked, MeaningUpstream, SemanticClient, spare_questions
+from tests.support.timing import wait_until
 
 SIMILAR_HEADERS = ("x-knapcache-similarity", "x-knapcache-matched-key", "x-knapcache-bound", "x-knapcache-match")
 ERROR = 0.2

@@ -14,13 +14,13 @@ from random import Random
 
 import apsw
 import pytest
-from tests.features.semantic.serving.test_log import key, label, question, questions
 
 from knapcache.errors import StoreError
 from knapcache.features.semantic.log import START, same_log
 from knapcache.features.semantic.sqlite_log import FIRST_SCHEMA, FORMAT, SqliteLog
 from knapcache.store.encryption import Encryption
 from knapcache.store.sqlite.rows import Sealer
+from tests.features.semantic.serving.test_log import key, label, question, questions
 
 WRITER = """
 import sys

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.features.semantic.serving.conftest import StartTier, TierProxy
-from tests.support.meanings import TASKS, WORDINGS, Asked, MeaningUpstream, SemanticClient, spare_questions
-from tests.support.timing import wait_until
 
 from knapcache.errors import StoreError
 from knapcache.features.semantic import matcher, opening
 from knapcache.features.semantic import tier as tier_module
 from knapcache.features.semantic.embedding import Embedder
 from knapcache.proxy.settings import Settings
+from tests.features.semantic.serving.conftest import StartTier, TierProxy
+from tests.support.meanings import TASKS, WORDINGS, Asked, MeaningUpstream, SemanticClient, spare_questions
+from tests.support.timing import wait_until
 
 FRESH = spare_questions()
 
@@ -55,7 +55,7 @@ def tier(start_tier: StartTier) -> TierProxy:
 @pytest.fixture
 def broken_log(tier: TierProxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A log whose file was lost or whose disk is full."""
-    calls = tier.proxy.proxy.semantic
+    calls = tier.proxy.proxy.features.get("semantic").calls
     assert calls is not None
     assert calls.tier._matcher is not None
 
@@ -74,7 +74,7 @@ def test_a_log_that_cannot_be_written_costs_no_request(tier: TierProxy) -> None:
 
 
 def test_an_embedder_that_fails_costs_no_request(tier: TierProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = tier.proxy.proxy.semantic
+    calls = tier.proxy.proxy.features.get("semantic").calls
     assert calls is not None
     assert calls.tier._matcher is not None
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from knapcache.features.limits.answer_sample import MAX_HEAD, MAX_PLAIN, MAX_TAIL, AnswerSample
+from knapcache.proxy.http.answer_sample import MAX_HEAD, MAX_PLAIN, MAX_TAIL, AnswerSample
 
 
 def event(**fields: object) -> bytes:

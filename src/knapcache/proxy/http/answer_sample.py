@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from knapcache.price.estimate import BYTES_PER_TOKEN
 from knapcache.wire.sse import parse_block, split_blocks
 
-BYTES_PER_TOKEN = 4
 EVENT_OVERHEAD = 300
 """Bytes of an event beside its text, about: id, model, time and names of fields."""
 MAX_PLAIN = 1 << 20

@@ -9,11 +9,16 @@ A model of unknown price costs no dollars, only tokens.
 
 from __future__ import annotations
 
-from knapcache.features.limits.answer_sample import BYTES_PER_TOKEN, AnswerUsage
-from knapcache.features.limits.core import ALL, CallAmounts
-from knapcache.model import Endpoint
-from knapcache.price.meter import PLAIN_NAMES, Bill, Meter
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
+from knapcache.model import Endpoint
+from knapcache.price.meter import PLAIN_NAMES, Meter
+
+BYTES_PER_TOKEN = 4
+OUTPUT_FIELDS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+ALL = "*"
+"""All callers together, among the tenants."""
 MAX_INPUT = 200_000
 """Tokens of an input, at most: images are long in bytes and short in tokens."""
 MAX_OUTPUT = 200_000
@@ -25,6 +30,13 @@ MAX_MEANS = 4096
 """Means that are kept, oldest removed first. Callers choose the names of models."""
 
 
+class CostEstimate(NamedTuple):
+    """What a call will cost, about."""
+
+    usd: float
+    tokens: float
+
+
 class CostEstimator:
     """The running means of one process."""
 
@@ -33,30 +45,21 @@ class CostEstimator:
         self._means: dict[tuple[str, str], tuple[int, float, float]] = {}
         """Number of calls, mean dollars and mean tokens, by tenant and model."""
 
-    def estimate(self, tenant: str, endpoint: Endpoint, model: str, size: int, max_output: int | None) -> CallAmounts:
+    def estimate(self, tenant: str, endpoint: Endpoint, model: str, size: int, max_output: int | None) -> CostEstimate:
         """Return the estimate for a call. size: bytes of the request; max_output: tokens that the request allows."""
         mean = self._means.get((tenant, model)) or self._means.get((ALL, model))
         tokens = min(MAX_INPUT, size // BYTES_PER_TOKEN)
         if mean is None:
             output = 0 if endpoint is Endpoint.EMBEDDINGS else DEFAULT_OUTPUT if max_output is None else max_output
-            return CallAmounts(1, self._price(endpoint, model, tokens, output), float(tokens + output))
+            return CostEstimate(self._price(endpoint, model, tokens, output), float(tokens + output))
         price = self._meter.input_price(endpoint, model, tokens) or 0.0
-        return CallAmounts(1, max(mean[1], price * tokens), max(mean[2], float(tokens)))
+        return CostEstimate(max(mean[1], price * tokens), max(mean[2], float(tokens)))
 
-    def at_least(self, endpoint: Endpoint, model: str, size: int, output: int) -> CallAmounts:
+    def at_least(self, endpoint: Endpoint, model: str, size: int, output: int) -> CostEstimate:
         """Return what a call has cost at least. size: bytes of the request; output: tokens that have arrived."""
         tokens = min(MAX_INPUT, size // BYTES_PER_TOKEN)
         output = 0 if endpoint is Endpoint.EMBEDDINGS else output
-        return CallAmounts(1, self._price(endpoint, model, tokens, output), float(tokens + output))
-
-    def bill(self, endpoint: Endpoint, model: str, found: AnswerUsage | None, seconds: float) -> Bill:
-        """Return what an answer costs by its usage; None: it has none. model: that of the request.
-
-        The answer's own model comes first, if it names one.
-        """
-        if found is None:
-            return self._meter.bill(endpoint, model, None, seconds)
-        return self._meter.bill(endpoint, found.model or model, found.usage, seconds, service_tier=found.tier)
+        return CostEstimate(self._price(endpoint, model, tokens, output), float(tokens + output))
 
     def learn(self, tenant: str, model: str, usd: float, tokens: float) -> None:
         """Take the cost of a call into the means."""
@@ -70,3 +73,14 @@ class CostEstimator:
     def _price(self, endpoint: Endpoint, model: str, tokens: int, output: int) -> float:
         names = ("input_tokens", "output_tokens") if endpoint in PLAIN_NAMES else ("prompt_tokens", "completion_tokens")
         return self._meter.bill(endpoint, model, dict(zip(names, (tokens, output), strict=True)), 0.0).usd or 0.0
+
+
+def max_output(body: Mapping[str, Any]) -> int | None:
+    """Return how many output tokens a request allows, MAX_OUTPUT at most; None if it does not say."""
+    choices = body.get("n")
+    choices = min(MAX_OUTPUT, choices) if type(choices) is int and choices > 0 else 1
+    for name in OUTPUT_FIELDS:
+        value = body.get(name)
+        if type(value) is int and value > 0:
+            return min(MAX_OUTPUT, value * choices)
+    return None if choices == 1 else min(MAX_OUTPUT, DEFAULT_OUTPUT * choices)

@@ -1,0 +1,40 @@
+"""The content log as a feature of the proxy."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from knapcache.features.content_log.capture import ContentCapture
+from knapcache.features.content_log.file import FILE_NAME
+from knapcache.features.content_log.log import ContentLog
+from knapcache.proxy.features import Feature, ProxyContext
+from knapcache.proxy.hooks import CallContext, CallHooks
+
+
+class ContentLogFeature(Feature):
+    """Writes requests and answers with their text."""
+
+    name = "content_log"
+    sees_hits = True
+
+    def __init__(self, context: ProxyContext) -> None:
+        super().__init__(context)
+        assert context.folder is not None, "settings refuse content_log with memory_only"
+        settings = context.settings
+        path = context.folder / FILE_NAME
+        self.log = ContentLog(path, settings.content_log_bytes, settings.content_log_days, settings.redact)
+        self._expiry: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._expiry = asyncio.create_task(self.log.expire_periodically())
+
+    def begin(self, call: CallContext) -> CallHooks | None:
+        return None if call.exchange is None else ContentCapture(self.log, call.exchange)
+
+    async def close(self) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._expiry
+        await asyncio.to_thread(self.log.close)

@@ -1,0 +1,44 @@
+"""Webhooks as a feature of the proxy."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+from knapcache.features.webhooks.client import WebhookClient
+from knapcache.features.webhooks.delivery import Webhooks
+from knapcache.features.webhooks.watch import StateWatcher
+from knapcache.proxy.events.pipeline import EventPipeline
+from knapcache.proxy.features import Feature, ProxyContext
+
+
+class WebhooksFeature(Feature):
+    """Sends changes of state to the operator's addresses."""
+
+    name = "webhooks"
+
+    def __init__(self, context: ProxyContext) -> None:
+        super().__init__(context)
+        self._client = WebhookClient()
+        self.webhooks = Webhooks(context.settings.webhook, self._client.post)
+        self._watch: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self.webhooks.start()
+
+    def become_owner(self, pipeline: EventPipeline) -> None:
+        watcher = StateWatcher(self.webhooks, pipeline.upstream_health.report)
+        pipeline.add_consumer(watcher)
+        self._watch = asyncio.create_task(watcher.run())
+
+    def notice(self, event: str, fields: dict[str, Any]) -> None:
+        self.webhooks.send(event, **fields)
+
+    async def close(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watch
+        await self.webhooks.close()
+        self._client.close()

@@ -1,0 +1,135 @@
+"""The data directory, the store and the cache of one process, and the lock of the owner.
+
+If the store cannot be opened (full disk, not a knapcache file, another secret), the proxy still serves. Answers are
+then kept in memory, an error is logged, the summary reports it, and the file is left untouched until the next start.
+With several workers each process then has its own memory store, and the first to take the lock has the pipeline.
+
+With the setting `store` the entries are in a server that proxies on many machines share. A proxy can start before the
+server answers. It does not start if the server answers and the store cannot be used: a wrong setting should end a
+rollout.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from knapcache.cache.internal import InternalCache
+from knapcache.cache.option_groups import KeyOptions, PolicyOptions, PriceOptions, StoreSource
+from knapcache.errors import InvalidInput, NotOwner, StoreError
+from knapcache.proxy.settings import Settings
+from knapcache.proxy.settings.secrets import data_directory, server_secret
+from knapcache.proxy.shared import open_shared_store
+from knapcache.store.base import Store
+from knapcache.store.encryption import read_keys
+from knapcache.store.redis.store import RedisStore
+from knapcache.store.sqlite.owner_lock import OwnerLock
+from knapcache.threads import run_with_deadline
+
+log = logging.getLogger("knapcache.serve")
+
+MAX_MEMORY_FALLBACK = 1 << 30
+"""Bytes of memory used instead of a file: the configured capacity may be a disk's and not fit into memory."""
+
+
+class Storage:
+    """Where entries are, and whether this process decides about them.
+
+    quotas   bytes of each namespace with a quota
+    prices   of models
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.folder = None if settings.memory_only else data_directory(settings.path)
+        """The data directory; None: nothing is written to files."""
+        self.secret = server_secret(self.folder, settings.secret.get_secret_value() if settings.secret else None)
+        self.encryption_keys = read_keys(settings.encryption_key_env, settings.encryption_key_file)
+        self._owner_lock: OwnerLock | None = None
+        self.shared: RedisStore | None = None
+        """The store that proxies on several machines share; None: there is none."""
+        if settings.store is not None:
+            # Only the process with the pipeline may own a shared store: its history has what the owner decides.
+            own = settings.workers == 1 or self.acquire_ownership()
+            self.shared = open_shared_store(settings, self.secret, self.encryption_keys, own=own)
+        self._cache: InternalCache | None = None
+        self.memory_fallback = False
+        """Whether entries are in memory because the cache's file could not be opened."""
+
+    @property
+    def cache(self) -> InternalCache:
+        """The cache, after `open`."""
+        assert self._cache is not None
+        return self._cache
+
+    def open(self, quotas: Mapping[str, int], prices: Mapping[str, Any]) -> None:
+        """Open the cache."""
+        settings = self._settings
+        self._cache, self.memory_fallback = open_cache(
+            settings,
+            PolicyOptions(name=settings.policy, shadows=settings.shadows, quotas=quotas),
+            PriceOptions(cost=settings.cost, prices=prices, fallback=settings.fallback_price),
+            secret=self.secret,
+            encryption_keys=self.encryption_keys,
+            store=self.shared,
+        )
+
+    def acquire_ownership(self) -> bool:
+        """Try to take the owner's lock; the operating system frees it when its process ends.
+
+        The store's own lock is not enough: with the memory fallback every process owns a store, and the owner of a
+        shared one may be on another machine.
+        """
+        assert self.folder is not None
+        if self._owner_lock is None and (self._settings.store is not None or self.cache.owner):
+            with contextlib.suppress(NotOwner):
+                self._owner_lock = OwnerLock(self.folder / "pipeline")
+        return self._owner_lock is not None
+
+    async def close(self) -> None:
+        """Close the store, and release the lock."""
+        if not await run_with_deadline(self.cache.close, max(5.0, self._settings.grace)):
+            log.error("Store not closed: it does not answer. Committed answers are safe.")
+        if self._owner_lock is not None:
+            self._owner_lock.release()
+
+
+def open_cache(
+    settings: Settings,
+    policy: PolicyOptions,
+    price: PriceOptions,
+    *,
+    secret: bytes,
+    encryption_keys: tuple[bytes, ...],
+    store: Store | None,
+) -> tuple[InternalCache, bool]:
+    """Return the cache, and whether it is a memory store instead of a file that cannot be opened.
+
+    store: one that is open already; None: that of the data directory, or of memory.
+    """
+    keys, ttl, wait = KeyOptions(secret=secret), settings.ttl, settings.wait
+    open_source = partial(InternalCache, policy=policy, price=price, keys=keys, ttl=ttl, wait=wait)
+    if store is not None:
+        return open_source(StoreSource(store=store)), False
+    path = settings.cache_file
+    source = StoreSource(
+        path=path,
+        capacity=settings.capacity,
+        synchronous=settings.synchronous,
+        encryption_key=encryption_keys or None if path else None,
+        exclusive=True,  # the data directory is the proxy's own
+    )
+    try:
+        return open_source(source), False
+    except (StoreError, InvalidInput) as error:
+        if path is None or not (isinstance(error, StoreError) or path.is_dir()):
+            raise  # the settings are wrong, not the file
+        capacity = min(settings.capacity, MAX_MEMORY_FALLBACK) // settings.workers
+        cache = open_source(StoreSource(capacity=capacity))
+        log.error(
+            "STORE NOT OPENED: answers are kept in memory (%d bytes) until the next start. Reason: %s", capacity, error
+        )
+        return cache, True
