@@ -21,7 +21,6 @@ import _semantic_peers  # noqa: E402 - after the change of sys.path
 import _semantic_questions  # noqa: E402
 import _worlds  # noqa: E402
 import client_faults  # noqa: E402
-import prefix  # noqa: E402
 import reliability  # noqa: E402
 import semantic_judge  # noqa: E402
 import soak  # noqa: E402
@@ -31,6 +30,8 @@ from _load_generator import Connection  # noqa: E402
 from _reliability_rows import ROWS  # noqa: E402
 from _reliability_run import Measured, ReliabilityRow, Run  # noqa: E402
 from _soak_clients import SoakClients  # noqa: E402
+
+import prefix  # noqa: E402
 
 
 def result(name: str) -> dict[str, Any]:
