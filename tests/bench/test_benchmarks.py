@@ -73,8 +73,7 @@ def test_help(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     assert description[0].isupper()
     assert description.split("\n\n")[0].endswith(".")
     assert description.splitlines()[0] in capsys.readouterr().out
-    if name != "mutate":
-        assert [action.dest for action in parsers[0]._actions if not action.help] == []
+    assert [action.dest for action in parsers[0]._actions if not action.help] == []
 
 
 @pytest.fixture

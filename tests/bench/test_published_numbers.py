@@ -31,7 +31,7 @@ from _reliability_rows import ROWS  # noqa: E402
 from _reliability_run import Measured, ReliabilityRow, Run  # noqa: E402
 from _soak_clients import SoakClients  # noqa: E402
 
-import prefix  # noqa: E402
+import prefix  # noqa: E402 isort: skip - its place depends on stale directories
 
 
 def result(name: str) -> dict[str, Any]:
