@@ -10,8 +10,10 @@ import subprocess
 import sys
 import textwrap
 import tomllib
+from graphlib import TopologicalSorter
 from pathlib import Path
 
+import grimp
 import pytest
 
 from knapcache import errors
@@ -26,6 +28,12 @@ def test_layers_hold() -> None:
         [sys.executable, "-c", command, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_modules_import_each_other_in_no_circle() -> None:
+    graph = grimp.build_graph("knapcache", "knapcache_experiments", exclude_type_checking_imports=False, cache_dir=None)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    TopologicalSorter(imports).prepare()  # raises CycleError, which has the modules of a circle
 
 
 def test_every_module_says_what_it_is_for() -> None:

@@ -147,7 +147,9 @@ def run(settings: GapsSettings, jobs: Jobs) -> ExperimentResult:
         *(approximate_row(settings, group) for group in of_claim[THEOREM_2]),
         *(all_fits_row(settings, group) for group in of_claim[ALL_FITS]),
     ]
-    return ExperimentResult(rows, draw_gaps(rows, settings))
+    return ExperimentResult(
+        rows, draw_gaps(rows, settings.gaps, settings.rounds, settings.approximate_gap, settings.beta_shares[-1])
+    )
 
 
 # Theorem 1 (1) ---------------------------------------------------------------------------------------------------

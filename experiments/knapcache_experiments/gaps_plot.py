@@ -11,30 +11,31 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from knapcache_experiments.gaps import GapsSettings
-
 Row = Mapping[str, Any]
 BOUND: dict[str, Any] = {"color": "black", "linestyle": "--", "linewidth": 1}
 
 
-def draw_gaps(rows: Sequence[Row], settings: GapsSettings) -> Figure:
-    """Draw regret over T, regret over Δ, and β-regret over T, each with its bound."""
+def draw_gaps(
+    rows: Sequence[Row], gaps: Sequence[float], rounds: int, approximate_gap: float, beta_share: float
+) -> Figure:
+    """Draw regret over T, regret over Δ, and β-regret over T, each with its bound.
+
+    gaps: the Δ_min of the instances for Theorem 1. rounds: the largest T. approximate_gap, beta_share: Δ_min and β of
+    the third picture.
+    """
     figure, (over_rounds, over_gap, approximate) = new_figure(3, width=4.6)
     exact = [r for r in rows if r["claim"] == "Theorem 1 (1)" and "fit" not in r]
-    gap = sorted(settings.gaps)[len(settings.gaps) // 2]
+    gap = sorted(gaps)[len(gaps) // 2]
     draw_lines(over_rounds, [r for r in exact if r["gap"] == gap], "rounds")
     over_rounds.set_title(f"Theorem 1 (1), Δ_min = {gap:g}")
     over_rounds.set_xlabel("rounds T")
     over_rounds.set_ylabel("regret")
-    draw_lines(over_gap, [r for r in exact if r["rounds"] == settings.rounds], "gap")
-    over_gap.set_title(f"Theorem 1 (1), T = {settings.rounds:,}")
+    draw_lines(over_gap, [r for r in exact if r["rounds"] == rounds], "gap")
+    over_gap.set_title(f"Theorem 1 (1), T = {rounds:,}")
     over_gap.set_xlabel("smallest gap Δ_min")
     over_gap.set_ylabel("regret")
-    share = settings.beta_shares[-1]
-    draw_lines(approximate, [r for r in rows if r.get("beta_share") == share], "rounds")
-    approximate.set_title(
-        f"Theorem 2 (1), Δ_min = {settings.approximate_gap:g}, β = {share:g}·Δ_min ÷ cost(M*)", size=9
-    )
+    draw_lines(approximate, [r for r in rows if r.get("beta_share") == beta_share], "rounds")
+    approximate.set_title(f"Theorem 2 (1), Δ_min = {approximate_gap:g}, β = {beta_share:g}·Δ_min ÷ cost(M*)", size=9)
     approximate.set_xlabel("rounds T")
     approximate.set_ylabel("β-regret")
     for axes in (over_rounds, over_gap):

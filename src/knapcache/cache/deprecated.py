@@ -1,11 +1,13 @@
-"""Names that `Cache` had before 0.2.0. They work until 0.3, with a DeprecationWarning that says what to use instead."""
+"""Names that `Cache` had before 0.2.0. They work until 0.3, with a DeprecationWarning that says what to use instead.
+
+Caches have the type Any here: `cache.py` imports this module.
+"""
 
 from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Awaitable, Callable, Collection
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,7 +15,6 @@ from knapcache.cache.options import checked_ttl
 from knapcache.cache.purging import purge_conditions
 
 if TYPE_CHECKING:
-    from knapcache.cache.cache import Cache
     from knapcache.cache.functions import CallOptions
     from knapcache.keys.request import KeyedRequest
 
@@ -57,7 +58,7 @@ OLD_NAMES = {
 }
 
 
-def old_attribute(cache: Cache, name: str) -> Any:
+def old_attribute(cache: Any, name: str) -> Any:
     """Return an attribute of a cache by its old name, and warn. AttributeError if it never had one."""
     old = OLD_NAMES.get(name)
     if old is None:
@@ -67,14 +68,15 @@ def old_attribute(cache: Cache, name: str) -> Any:
     return old.find(cache)
 
 
-def _purge_preview(cache: Cache, **conditions: Any) -> dict[str, Any]:
-    return cache._internal.browser.purge_preview(purge_conditions(**conditions))
+def _purge_preview(cache: Any, **conditions: Any) -> dict[str, Any]:
+    found: dict[str, Any] = cache._internal.browser.purge_preview(purge_conditions(**conditions))
+    return found
 
 
 class _KeyedCalls:
     """Results by keys that the caller chooses."""
 
-    def __init__(self, cache: Cache) -> None:
+    def __init__(self, cache: Any) -> None:
         self._functions, self._keyer = cache._functions, cache._keyer
 
     def get_or_call(self, key: Any, call: Callable[[], Any], **options: Any) -> Any:
@@ -98,23 +100,3 @@ class _KeyedCalls:
     ) -> tuple[KeyedRequest, CallOptions]:
         options = self._functions.options(self._keyer.tenant(namespace), checked_ttl(ttl), tags)
         return self._functions.key_request(name, key, options), options
-
-
-class IndexedByName:
-    """Access to the fields of a dataclass by their names, as in a dict: `stats["hits"]`. Type checkers report it."""
-
-    __slots__ = ()
-
-    if not TYPE_CHECKING:
-        get, keys, values, items = Mapping.get, Mapping.keys, Mapping.values, Mapping.items
-        __contains__ = Mapping.__contains__
-
-        def __getitem__(self, name: str) -> Any:
-            if name not in iter(self):
-                raise KeyError(name)
-            kind = type(self).__name__
-            warnings.warn(f"{kind}[{name!r}] ends with 0.3: use {kind}.{name}", DeprecationWarning, stacklevel=2)
-            return getattr(self, name)
-
-        def __iter__(self) -> Iterator[str]:
-            return iter([each.name for each in fields(self)])

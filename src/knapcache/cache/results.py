@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
 
-from knapcache.cache.deprecated import IndexedByName
 from knapcache.cache.ledger import LedgerRow
+
+
+class IndexedByName:
+    """Access to the fields of a dataclass by their names, as in a dict: `stats["hits"]`. Type checkers report it."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:
+        get, keys, values, items = Mapping.get, Mapping.keys, Mapping.values, Mapping.items
+        __contains__ = Mapping.__contains__
+
+        def __getitem__(self, name: str) -> Any:
+            if name not in iter(self):
+                raise KeyError(name)
+            kind = type(self).__name__
+            warnings.warn(f"{kind}[{name!r}] ends with 0.3: use {kind}.{name}", DeprecationWarning, stacklevel=2)
+            return getattr(self, name)
+
+        def __iter__(self) -> Iterator[str]:
+            return iter([each.name for each in fields(self)])
 
 
 @dataclass(slots=True)

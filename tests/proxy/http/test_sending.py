@@ -60,12 +60,12 @@ class Pair:
         for each in (first, second):
             each.health = PassiveHealth()
         members = [GroupMember(first), GroupMember(second, 3.0, model)]
-        first.alone = UpstreamGroup(members, balance, fallback_cache=keep)
+        first.alone = group = UpstreamGroup(members, balance, fallback_cache=keep)
         for fake in self.upstreams:
             fake.calls.clear()
             fake._faults.clear()
         self.events.all.clear()
-        return first.alone
+        return group
 
     def ask(self, path: str = "/chat/completions", **fields: Any) -> httpx.Response:
         self.asked = time.time()

@@ -34,7 +34,7 @@ EARLY_HINTS = b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n"
 def current(harness: ClientHarness) -> Response:
     """The only exchange in progress."""
     (connection,) = harness.client._open
-    assert connection.response is not None
+    assert isinstance(connection.response, Response)
     return connection.response
 
 

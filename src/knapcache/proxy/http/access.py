@@ -95,7 +95,7 @@ class AccessControl:
 
     def authorize(self, request: AsgiRequest) -> RequestHead:
         """Return the request's head, and count the request as in flight until `release`. Raises RequestRejected."""
-        head = request.known_head or self.known(request.raw_headers)
+        head: RequestHead | None = request.known_head or self.known(request.raw_headers)
         if head is None:
             sent = request.headers
             self._hosts.check(sent.get("host", ""), sent.get("origin"), sent.get("sec-fetch-site"))

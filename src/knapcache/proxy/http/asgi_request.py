@@ -10,7 +10,7 @@ import contextlib
 import functools
 import io
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import orjson
 
@@ -18,9 +18,6 @@ from knapcache.errors import Uncacheable
 from knapcache.keys.public import public_reason
 from knapcache.proxy.decompress import ENCODINGS, DecompressionError, Decompressor
 from knapcache.threads import DeadlinePool
-
-if TYPE_CHECKING:
-    from knapcache.proxy.http.access import RequestHead
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -145,8 +142,8 @@ class AsgiRequest:
         self._scope, self._receive, self._send = scope, receive, send
         extensions = scope.get("extensions", NO_EXTENSIONS)
         self._writer: ResponseWriter | None = extensions.get(WRITER_EXTENSION)
-        self.known_head: RequestHead | None = extensions.get(HEAD_EXTENSION)
-        """The cached head of access.py, if the server protocol has looked it up."""
+        self.known_head: Any = extensions.get(HEAD_EXTENSION)
+        """The `RequestHead` of access.py if the server protocol has looked it up, or None."""
         self.started = started
         """Arrival, by `time.perf_counter`."""
         self.method: str = scope["method"]

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import select
-from typing import TYPE_CHECKING, NamedTuple, Protocol
-
-if TYPE_CHECKING:
-    from knapcache.proxy.upstream.response import Response
+from typing import NamedTuple, Protocol
 
 
 class Origin(NamedTuple):
@@ -44,6 +41,16 @@ class Pool(Protocol):
         """Take back a connection that is ready for the next request."""
 
 
+class BytesReceiver(Protocol):
+    """The exchange in progress, as its connection uses it."""
+
+    def feed(self, data: bytes) -> None:
+        """Parse bytes of the connection."""
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Handle the end of the connection."""
+
+
 class Connection(asyncio.Protocol):
     """A connection with at most one exchange at a time."""
 
@@ -51,7 +58,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, pool: Pool, origin: Origin) -> None:
         self._pool, self.origin = pool, origin
-        self.response: Response | None = None
+        self.response: BytesReceiver | None = None
         """The exchange that owns the connection; None while it is idle."""
         self.idle_since = 0.0
         self._writable: asyncio.Future[None] | None = None

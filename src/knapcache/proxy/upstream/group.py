@@ -174,9 +174,10 @@ def route_groups(upstreams: Iterable[Upstream], routes: Iterable[RouteSettings])
 
 def group_of_one(upstream: Upstream) -> UpstreamGroup:
     """Return the group of one upstream. It is made once."""
-    if upstream.alone is None:
-        upstream.alone = UpstreamGroup([GroupMember(upstream)])
-    return upstream.alone
+    group = upstream.alone
+    if not isinstance(group, UpstreamGroup):
+        group = upstream.alone = UpstreamGroup([GroupMember(upstream)])
+    return group
 
 
 def next_by_weight(members: Sequence[GroupMember]) -> GroupMember:

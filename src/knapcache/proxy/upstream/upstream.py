@@ -41,7 +41,6 @@ from knapcache.proxy.upstream.response import MAX_BODY, Pairs, Response
 
 if TYPE_CHECKING:
     from knapcache.proxy.settings import UpstreamSettings
-    from knapcache.proxy.upstream.group import UpstreamGroup
 
 log = logging.getLogger("knapcache.serve")
 
@@ -90,8 +89,8 @@ class Upstream:
         self.header = "x-knapcache-upstream", quote(settings.name, safe=HEADER_CHARACTERS)
         """The response header of answers from this upstream."""
         self.health = PassiveHealth()
-        self.alone: UpstreamGroup | None = None
-        """The group for requests that no route gives another one (`group_of_one`)."""
+        self.alone: object = None
+        """The `UpstreamGroup` for requests that no route gives another one; None until `group_of_one` has made it."""
         self.own_credential = has_own_credential(settings)
         """Whether requests are sent with a key of the settings, and never with the caller's."""
         self._local = local

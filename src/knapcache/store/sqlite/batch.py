@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any
 
 import apsw
 
-from knapcache.store.base import Totals
+from knapcache.store.base import Entry, Totals
 from knapcache.store.sqlite.database import SNAPSHOT_ROW
-from knapcache.store.sqlite.rows import INSERT, PUT_STATE
-
-if TYPE_CHECKING:
-    from knapcache.store.sqlite.writer import QueuedWrite
+from knapcache.store.sqlite.layout import operation_frames, snapshot_frames
+from knapcache.store.sqlite.rows import INSERT, PUT_STATE, row_id
 
 MAX_ROWS, MAX_BYTES = 256, 1 << 20
 """Rows of one insertion, and bytes of their content. SQLite copies them."""
@@ -29,6 +28,47 @@ _ROWS = "FROM entries WHERE id IN (SELECT value FROM json_each(?))"
 _SIZE = "CASE typeof(size) WHEN 'integer' THEN size ELSE 0 END"
 _SIZES = f"SELECT json_group_array(json_array(id, {_SIZE})) {_ROWS}"
 _DELETE = f"DELETE {_ROWS}"
+
+
+class QueuedWrite:
+    """One change in the queue."""
+
+    __slots__ = (
+        "content_bytes",
+        "evict",
+        "evict_keys",
+        "frames",
+        "future",
+        "keys",
+        "put",
+        "refusal",
+        "row",
+        "snapshot",
+    )
+
+    def __init__(
+        self,
+        row_ids: Callable[[bytes], Sequence[int]] = lambda key: (row_id(key),),
+        keys: Sequence[bytes] = (),
+        put: Entry | None = None,
+        row: tuple[Any, ...] | None = None,
+        snapshot: tuple[bytes, bytes] | None = None,
+        refusal: str | None = None,
+    ) -> None:
+        self.keys = keys  # of all entries that it changes
+        self.put = put  # None: readers see that the keys are gone
+        self.row = row
+        self.snapshot = snapshot  # seal and bytes
+        self.refusal = refusal
+        rows = [(number, key) for key in keys for number in row_ids(key)]
+        self.evict = [number for number, _ in rows]
+        self.evict_keys = [key for _, key in rows]
+        self.future: Future[None] = Future()
+        content = _content_bytes(row) if row else 0
+        state = len(snapshot[1]) if snapshot else 0
+        self.content_bytes = content + state
+        self.frames = operation_frames() * len(self.evict)
+        self.frames += (operation_frames(content) if row else 0) + (snapshot_frames(state) if snapshot else 0)
 
 
 def write_changes(
@@ -87,7 +127,7 @@ def _insert(rows: int) -> str:
 def _chunks(rows: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
     chunk, content = list[tuple[Any, ...]](), 0
     for row in rows:
-        row_bytes = content_bytes(row)
+        row_bytes = _content_bytes(row)
         if chunk and (len(chunk) == MAX_ROWS or content + row_bytes > MAX_BYTES):
             yield chunk
             chunk, content = [], 0
@@ -97,6 +137,6 @@ def _chunks(rows: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
         yield chunk
 
 
-def content_bytes(row: tuple[Any, ...]) -> int:
+def _content_bytes(row: tuple[Any, ...]) -> int:
     """Return the bytes of the strings of a row."""
     return sum(map(len, row[8:13]))

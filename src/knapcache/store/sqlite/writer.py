@@ -23,58 +23,17 @@ import apsw
 
 from knapcache.errors import StoreError
 from knapcache.store.base import Entry, Totals
-from knapcache.store.sqlite.batch import content_bytes, write_changes
+from knapcache.store.sqlite.batch import QueuedWrite, write_changes
 from knapcache.store.sqlite.database import DAMAGE, OpenDatabase
 from knapcache.store.sqlite.files import Damaged
-from knapcache.store.sqlite.layout import DiskLayout, operation_frames, snapshot_frames
+from knapcache.store.sqlite.layout import DiskLayout, operation_frames
 from knapcache.store.sqlite.memory_tier import MemoryTier
-from knapcache.store.sqlite.rows import Sealer, row_id
+from knapcache.store.sqlite.rows import Sealer
 
 RETRY_SECONDS = 1.0  # how soon late evictions are retried when nothing else is written
 MIN_BACKLOG_BYTES = 8 << 20
 MAX_BACKLOG_WRITES = 1 << 14  # small changes take memory as well
 DELETE_BATCH = 100
-
-
-class QueuedWrite:
-    """One change in the queue."""
-
-    __slots__ = (
-        "content_bytes",
-        "evict",
-        "evict_keys",
-        "frames",
-        "future",
-        "keys",
-        "put",
-        "refusal",
-        "row",
-        "snapshot",
-    )
-
-    def __init__(
-        self,
-        row_ids: Callable[[bytes], Sequence[int]] = lambda key: (row_id(key),),
-        keys: Sequence[bytes] = (),
-        put: Entry | None = None,
-        row: tuple[Any, ...] | None = None,
-        snapshot: tuple[bytes, bytes] | None = None,
-        refusal: str | None = None,
-    ) -> None:
-        self.keys = keys  # of all entries that it changes
-        self.put = put  # None: readers see that the keys are gone
-        self.row = row
-        self.snapshot = snapshot  # seal and bytes
-        self.refusal = refusal
-        rows = [(number, key) for key in keys for number in row_ids(key)]
-        self.evict = [number for number, _ in rows]
-        self.evict_keys = [key for _, key in rows]
-        self.future: Future[None] = Future()
-        content = content_bytes(row) if row else 0
-        state = len(snapshot[1]) if snapshot else 0
-        self.content_bytes = content + state
-        self.frames = operation_frames() * len(self.evict)
-        self.frames += (operation_frames(content) if row else 0) + (snapshot_frames(state) if snapshot else 0)
 
 
 class Writer:
