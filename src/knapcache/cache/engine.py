@@ -37,7 +37,7 @@ from knapcache.keys import Key
 from knapcache.keys.request import KeyedRequest, UnkeyedRequest
 from knapcache.price import Meter
 from knapcache.price.meter import Bill
-from knapcache.store.base import Clock, Entry, Lease, NotInMemory, Store
+from knapcache.store.base import Clock, Entry, NetworkStore, NotInMemory, Store
 from knapcache.threads import run_blocking
 
 NO_KEY = Key(b"", b"")
@@ -89,7 +89,7 @@ class RequestEngine:
         call: Callable[[], Awaitable[Reply]],
         options: FetchOptions,
     ) -> Answer:
-        """Do the same for coroutines. A leader's call is a task of its own: it goes on if the caller is cancelled."""
+        """Fetch for a coroutine. A leader's call is a task of its own: it goes on if the caller is cancelled."""
         found = await self.begin_async(request, options)
         if isinstance(found, Answer):
             return found
@@ -105,7 +105,7 @@ class RequestEngine:
         return run_blocking(self._begin(found, request, options, blocking=True))
 
     async def begin_async(self, request: KeyedRequest | UnkeyedRequest, options: FetchOptions) -> Answer | PendingFetch:
-        """Do the same without blocking the event loop. Cancelling it leaves nothing behind."""
+        """Return what `begin` returns, without blocking the event loop. Cancelling it leaves nothing behind."""
         if isinstance(request, UnkeyedRequest):
             return self._begin_bypass(request, options)
         found = self._from_memory(request, options)
@@ -128,38 +128,58 @@ class RequestEngine:
         key = request.key.digest, options.refresh  # a refresh does not join a call that began before it
         call = self.single_flight.lead(key)
         if call is None:
-            try:
-                joined = await self.single_flight.join(key, self._wait, blocking=blocking)
-            except BaseException:  # a cancelled request counts as well
-                self.ledger.add_request("failed", request.model, request.tenant)
-                raise
+            joined = await self._join(key, request, blocking=blocking)
             if isinstance(joined, CallResult):
                 return self.replies.finish(lookup, joined.value, shared=True)
             call = joined
         pending = self._pending(lookup, call, blocking=blocking)
         if call is None or options.refresh:
             return pending
-        network, digest, waited = self.coordinator.network, request.key.digest, True
-        found: Entry | NotInMemory | Lease | None = None
+        network = self.coordinator.network
+        if network is None and self.single_flight.completed == lookup.completed:
+            return pending  # no call has completed since the lookup, so nothing was stored
+        return await self._look_again(pending, network, lookup, request, options, blocking=blocking)
+
+    async def _join(
+        self, key: tuple[bytes, bool], request: KeyedRequest, *, blocking: bool
+    ) -> InFlightCall | CallResult | None:
+        """Wait for the call in flight. A request that fails or is cancelled meanwhile is counted."""
         try:
-            if network is not None:
+            return await self.single_flight.join(key, self._wait, blocking=blocking)
+        except BaseException:
+            self.ledger.add_request("failed", request.model, request.tenant)
+            raise
+
+    async def _look_again(
+        self,
+        pending: PendingFetch,
+        network: NetworkStore | None,
+        lookup: Lookup,
+        request: KeyedRequest,
+        options: FetchOptions,
+        *,
+        blocking: bool,
+    ) -> Answer | PendingFetch:
+        """Return the answer if it was stored since the lookup; else the fetch, with a lease if the store has leases."""
+        digest, entry, waited = request.key.digest, None, True
+        try:
+            if network is None:
+                entry = await self._read(self.coordinator.store, digest, blocking=blocking)
+            else:
                 found, waited = await self.shared_calls.lead(network, digest, self._wait, blocking=blocking)
-            elif self.single_flight.completed != lookup.completed:
-                # A call has completed since the lookup, so the answer may have been stored meanwhile.
-                found = await self._read(self.coordinator.store, digest, blocking=blocking)
+                if isinstance(found, Entry):
+                    entry = found
+                else:
+                    pending.lease = found
         except BaseException as error:
             pending.abandon(error)
             raise
-        if isinstance(found, Entry):
-            if not self._matches(found, request, options):
-                return pending
-            if waited and found.created >= lookup.arrived:
-                return pending.reuse(stored_result(found))
-            pending.release(stored_result(found))
-            return self._counted_hit(found, request, lookup)
-        if found is not None and not isinstance(found, NotInMemory):
-            pending.lease = found
-        return pending
+        if not isinstance(entry, Entry) or not self._matches(entry, request, options):
+            return pending
+        if waited and entry.created >= lookup.arrived:
+            return pending.reuse(stored_result(entry))
+        pending.release(stored_result(entry))
+        return self._counted_hit(entry, request, lookup)
 
     def _begin_bypass(self, request: UnkeyedRequest, options: FetchOptions) -> PendingFetch:
         if options.only_cached:
@@ -230,7 +250,7 @@ class RequestEngine:
         return self._known_hit(self.coordinator.store.get_nowait(request.key.digest), request)
 
     async def get_remote(self, request: KeyedRequest) -> Answer | None:
-        """Do the same in a store of many machines, also for an entry that is not in memory."""
+        """Return what `get_nowait` returns, in a store of many machines, also for an entry that is not in memory."""
         if self.coordinator.network is None:
             return None
         return self._known_hit(await self.reads.get(self.coordinator.store, request.key.digest), request)
@@ -244,7 +264,7 @@ class RequestEngine:
         return self._hit(entry, request, entry.meta.get("meta", EMPTY))
 
     def get_entry_nowait(self, request: KeyedRequest, usable: Callable[[Entry], bool]) -> Entry | None:
-        """Do the same, and return the entry as it is stored. None also for an entry that is not `usable`."""
+        """Count a hit from memory like `get_nowait`, and return its entry. None also for one that is not `usable`."""
         role, digest = self.coordinator.role, request.key.digest
         entry = role.store.get_nowait(digest)
         if entry is None or isinstance(entry, NotInMemory) or not self._matches(entry, request, DEFAULT_OPTIONS):
