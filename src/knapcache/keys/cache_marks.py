@@ -12,6 +12,7 @@ Only these positions are marks. The same names elsewhere, as in the input of a t
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -30,55 +31,90 @@ NESTING = frozenset({"tool_result", "search_result", "mcp_tool_result"})
 REMOVED = object()
 """Returned by `change` of edit_marks for a mark that is to be removed."""
 
+Edit = Callable[[Any], Any]
+"""Returns a changed copy of a value, or the value itself. A value of another type than the schema has is returned."""
+
 
 def edit_marks(
-    shape: str, body: dict[str, Any], fields: tuple[str, ...], change: Callable[[Any], Any] = lambda _: REMOVED
+    shape: str, body: dict[str, Any], fields: tuple[str, ...], change: Edit = lambda _: REMOVED
 ) -> dict[str, Any]:
     """Return a body with every mark inside it changed, by default without marks. The given body is not changed.
 
     Parts without marks are shared. Fields at the top are left alone.
     """
-    gateway = tuple(name for name in fields if name == "cache_control")
+    marks = MarkEditor(fields, change)
+    parts: dict[str, Edit]
+    if shape == Endpoint.RESPONSES:
+        parts = {"input": marks.response_items}
+    elif shape == Endpoint.CHAT:
+        parts = {"tools": marks.chat_tools, "messages": marks.chat_messages}
+    else:
+        parts = {"tools": marks.blocks, "system": marks.blocks, "messages": marks.messages}
+    for name, edit in parts.items():
+        body = edit_field(body, name, edit)
+    return body
 
-    def edit_object(value: Any, names: tuple[str, ...]) -> Any:
-        if type(value) is not dict or not any(name in value for name in names):
-            return value
-        marks = {name: change(value[name]) for name in names if name in value}
-        return {name: new for name, old in value.items() if (new := marks.get(name, old)) is not REMOVED}
 
-    def edit_block(block: Any) -> Any:
-        block = edit_object(block, fields)
+def edit_field(owner: Any, name: str, edit: Edit) -> Any:
+    """Return an object with one field edited."""
+    if not isinstance(owner, dict) or name not in owner or (new := edit(owner[name])) is owner[name]:
+        return owner
+    return {**owner, name: new}
+
+
+def edit_list(values: Any, edit: Edit) -> Any:
+    """Return a list with every element edited."""
+    if type(values) is not list:
+        return values
+    edited = [edit(value) for value in values]
+    return values if all(map(operator.is_, edited, values)) else edited
+
+
+class MarkEditor:
+    """The edits of the parts of a body. Each is an `Edit`."""
+
+    def __init__(self, fields: tuple[str, ...], change: Edit) -> None:
+        self._fields, self._change = fields, change
+        self._gateway_fields = tuple(name for name in fields if name == "cache_control")
+
+    def blocks(self, blocks: Any) -> Any:
+        """Edit content blocks, or Anthropic's tools."""
+        return edit_list(blocks, self._block)
+
+    def messages(self, messages: Any) -> Any:
+        """Edit messages to Anthropic."""
+        return edit_list(messages, self._message)
+
+    def chat_tools(self, tools: Any) -> Any:
+        """Edit tools of OpenAI chat."""
+        return edit_list(tools, self._chat_tool)
+
+    def chat_messages(self, messages: Any) -> Any:
+        """Edit messages of OpenAI chat."""
+        return edit_list(messages, lambda message: self._message(self._gateway_marks(message)))
+
+    def response_items(self, items: Any) -> Any:
+        """Edit the input of OpenAI responses: messages and outputs of tools."""
+        return edit_list(items, lambda item: self._message(edit_field(item, "output", self.blocks)))
+
+    def _block(self, block: Any) -> Any:
+        block = self._marks(block, self._fields)
         if type(block) is dict and type(kind := block.get("type")) is str and kind in NESTING:
-            block = edit_field(block, "content", edit_blocks)
+            block = edit_field(block, "content", self.blocks)
         return block
 
-    def edit_blocks(blocks: Any) -> Any:
-        if type(blocks) is not list:
-            return blocks
-        edited = [edit_block(block) for block in blocks]
-        return blocks if all(new is old for new, old in zip(edited, blocks, strict=True)) else edited
+    def _message(self, message: Any) -> Any:
+        return edit_field(message, "content", self.blocks)
 
-    def edit_field(owner: Any, name: str, edit: Callable[[Any], Any]) -> Any:
-        if not isinstance(owner, dict) or name not in owner or (new := edit(owner[name])) is owner[name]:
-            return owner
-        return {**owner, name: new}
+    def _chat_tool(self, tool: Any) -> Any:
+        return edit_field(self._gateway_marks(tool), "function", self._gateway_marks)
 
-    def edit_each(edit: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        return lambda values: [edit(value) for value in values] if type(values) is list else values
+    def _gateway_marks(self, value: Any) -> Any:
+        return self._marks(value, self._gateway_fields)
 
-    def edit_tool(tool: Any) -> Any:
-        return edit_field(edit_object(tool, gateway), "function", lambda function: edit_object(function, gateway))
-
-    def edit_message(message: Any) -> Any:
-        message = edit_object(message, gateway) if shape == Endpoint.CHAT else message
-        message = edit_field(message, "output", edit_blocks) if shape == Endpoint.RESPONSES else message
-        return edit_field(message, "content", edit_blocks)
-
-    if shape == Endpoint.RESPONSES:
-        return edit_field(body, "input", edit_each(edit_message))  # type: ignore[no-any-return]
-    if shape == Endpoint.CHAT:
-        body = edit_field(body, "tools", edit_each(edit_tool))
-    else:
-        body = edit_field(body, "tools", edit_blocks)
-        body = edit_field(body, "system", edit_blocks)
-    return edit_field(body, "messages", edit_each(edit_message))  # type: ignore[no-any-return]
+    def _marks(self, value: Any, names: tuple[str, ...]) -> Any:
+        """Edit the marks of one object."""
+        if type(value) is not dict or not any(name in value for name in names):
+            return value
+        marks = {name: self._change(value[name]) for name in names if name in value}
+        return {name: new for name, old in value.items() if (new := marks.get(name, old)) is not REMOVED}
