@@ -19,7 +19,7 @@ cryptographic: a collision makes a wrong prediction of what the provider has cac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -117,57 +117,51 @@ class BlockChain:
 
     def messages(self, messages: list[dict[str, Any]]) -> None:
         """Add the blocks of messages. Frequent blocks are read in place: a call for each takes as long again."""
-        texts, unmarkable_roles = self.shape.text & self.shape.markable, self.shape.unmarkable_roles
+        texts, anthropic = self.shape.text & self.shape.markable, "tool_use" in self.shape.markable
         dumps, last, size = orjson.dumps, self.hash, self.size
-        add_id, add_size, add_unmarkable = self.ids.append, self.sizes.append, self.unmarkable.append
-        anthropic = "tool_use" in self.shape.markable
-        header: Hashable
-        for message in messages:
-            header = role = message["role"]
-            if len(message) == 2 and "content" in message:
-                content = message["content"]
-            else:
-                header, content = self.other_fields(message)
-            fixed = unmarkable_roles and role in unmarkable_roles
+        ids, add_id, add_size, add_unmarkable = self.ids, self.ids.append, self.sizes.append, self.unmarkable.append
+        for header, content, markable in self.contents(messages):
             if type(content) is str:
-                if fixed or not content:
-                    add_unmarkable(len(self.ids))
                 last = hash((last, header, content))
                 size += len(content) if content.isascii() else len(content.encode())
+                if not (markable and content):
+                    add_unmarkable(len(ids))
                 add_id(last)
                 add_size(size)
                 continue
-            if type(content) is not list:
-                raise TypeError("content is neither a text nor a list")
-            for block in content:
-                kind = block["type"]
+            for block in content if type(content) is list else checked_list(content):
+                kind, can_carry = block["type"], True
                 if kind in texts and len(block) == 2:
-                    text = block["text"]
+                    text = can_carry = block["text"]
                     last = hash((last, header, text))
                     size += len(text) if text.isascii() else len(text.encode())
-                    if fixed or not text:
-                        add_unmarkable(len(self.ids))
                 elif anthropic and kind == "tool_use" and "cache_control" not in block:
                     data = dumps(block)
                     last = hash((last, header, data))
                     size += len(data)
-                elif (
-                    anthropic
-                    and kind == "tool_result"
-                    and len(block) == 3
-                    and type(text := block.get("content")) is str
-                ):
+                elif anthropic and kind == "tool_result" and len(block) == 3 and type(block.get("content")) is str:
+                    text = block["content"]
                     last = hash((last, header, block["tool_use_id"], text))
                     size += len(text) if text.isascii() else len(text.encode())
                 else:
-                    parts, length, markable = self.block(block)
+                    parts, length, can_carry = self.block(block)
                     last = hash((last, header, *parts))
                     size += length
-                    if fixed or not markable:
-                        add_unmarkable(len(self.ids))
+                if not (markable and can_carry):
+                    add_unmarkable(len(ids))
                 add_id(last)
                 add_size(size)
         self.hash, self.size = last, size
+
+    def contents(self, messages: list[dict[str, Any]]) -> Iterator[tuple[Hashable, Any, bool]]:
+        """Yield header and content of each message, and whether its role lets blocks carry marks."""
+        unmarkable_roles = self.shape.unmarkable_roles
+        for message in messages:
+            role = message["role"]
+            if len(message) == 2 and "content" in message:
+                yield role, message["content"], role not in unmarkable_roles
+            else:
+                yield *self.other_fields(message), role not in unmarkable_roles
 
     def system_messages(self, messages: list[dict[str, Any]]) -> int:
         """Add the blocks of messages. Return how many blocks belong to what the conversation starts with: system
