@@ -217,63 +217,93 @@ def widen(
 
     `gain` is that of a known solution, and `flips` are its differences from the break solution.
     """
-    values, sizes, chosen, density, items = space.values, space.sizes, space.chosen, space.density, space.items
-    price, free, bound = broken.price, broken.free, broken.bound
-    threshold = math.inf
-    if values.shape[0] > SMALL:
-        below = sample_costs(values, sizes, density, price, bound)
-        threshold = threshold_for(below, bound, FIRST_CORE)
-    else:
-        below = items  # not used
+    values, sizes, chosen, bound = space.values, space.sizes, space.chosen, broken.bound
+    threshold, below = first_threshold(space, broken)
     gap, ceiling, work, rounds = max(0.0, bound - gain), bound, 0, 0
     last = False
     while gap > allowed and not last:
-        needed = bound - gain - 0.75 * allowed  # a quarter of the tolerance is for rounding
+        needed = needed_threshold(bound, gain, allowed)
         last = threshold >= needed
         threshold = min(threshold, needed)
         # Among ties the first core could be large. Any part of it is enough for a first solution.
         limit = FIRST_MAX if rounds == 0 and not last else values.shape[0] + 1
-        found = near_items(values, sizes, density, price, threshold, limit, items)
-        near = items[: drop_chain_ends(values, sizes, chosen, price, threshold, items[:found])]
-        member, first, count = group_equal(values, sizes, chosen, near)
+        found, near, member, first, count = gather_core(space, broken.price, threshold, limit)
         if not last and found < FIRST_MAX and first.shape[0] < MIN_CLASSES:
             threshold = wider_threshold(below, bound, threshold)
             continue
         top = bound
         if rounds > 0 or first.shape[0] > LARGE_CORE:
-            better, removed, added = best_exchange(values, sizes, chosen, first, free)
-            if better * (1.0 - ROUNDING) > gain:
-                gain = better * (1.0 - ROUNDING)
-                flips = items[:2].copy()
-                flips[0], flips[1] = removed, added
-                gap = max(0.0, ceiling - gain)
-                if bound - gain - 0.75 * allowed < 0.5 * threshold:  # far fewer items are undecided now: gather again
-                    threshold, last, rounds = bound - gain - 0.75 * allowed, False, rounds + 1
+            better, removed, added = best_exchange(values, sizes, chosen, first, broken.free)
+            better *= 1.0 - ROUNDING
+            if better > gain:
+                gain, flips, gap = better, np.array([removed, added]), max(0.0, ceiling - better)
+                needed = needed_threshold(bound, gain, allowed)
+                if needed < 0.5 * threshold:  # far fewer items are undecided now: gather again
+                    threshold, last, rounds = needed, False, rounds + 1
                     continue
-            top = cardinality_bound(values, sizes, chosen, first, count, free)
-        states = work_limit if last else min(FIRST_WORK, work_limit) if work_limit >= 0 else FIRST_WORK
+            top = cardinality_bound(values, sizes, chosen, first, count, broken.free)
+        states = work_of_round(last, work_limit)
         better, core_gap, states, flipped = search_core(space, broken, first, count, gain, top, allowed, states)
         work += states
         work_limit = work_limit - states if work_limit >= 0 else work_limit
         if better > gain:
-            gain = better
-            flips = flipped_items(near, member, flipped)
+            gain, flips = better, flipped_items(near, member, flipped)
         # The gap is what the search left open and what fixing gave away, and never more than an earlier round proved.
         gap = max(0.0, ceiling - gain)
         if found < limit:
             gap = min(gap, max(0.0, core_gap, bound - threshold - gain))
             ceiling = min(ceiling, (gain + gap) * (1.0 + ROUNDING))
         rounds += 1
-        # Go straight to the needed threshold unless that core is much larger: a better gain may shrink it first.
-        needed = bound - gain - 0.75 * allowed
+        needed = needed_threshold(bound, gain, allowed)
         if found == limit:
             threshold = min(threshold, needed)
-            continue
-        many = not last and expected_count(below, bound, needed) > 16 * max(found, FIRST_CORE)
-        threshold = threshold * 8.0 if many else needed
+        elif not last:
+            threshold = next_threshold(below, bound, threshold, needed, found)
     for i in flips:
         chosen[i] = not chosen[i]
     return gap, gain, work
+
+
+@kernel
+def first_threshold(space: Workspace, broken: BreakSolution) -> tuple[float, Ints]:
+    """Return the reduced cost below which the first core takes items, and the sample that estimates such numbers."""
+    if space.values.shape[0] <= SMALL:
+        return math.inf, space.items  # no sample is needed: the first core has all undecided items
+    below = sample_costs(space.values, space.sizes, space.density, broken.price, broken.bound)
+    return threshold_for(below, broken.bound, FIRST_CORE), below
+
+
+@kernel
+def needed_threshold(bound: float, gain: float, allowed: float) -> float:
+    """Return the reduced cost above which items are decided. A quarter of the tolerance is for rounding."""
+    return bound - gain - 0.75 * allowed
+
+
+@kernel
+def next_threshold(below: Ints, bound: float, threshold: float, needed: float, found: int) -> float:
+    """Return the needed threshold unless that core is much larger: a better gain may shrink it first."""
+    many = expected_count(below, bound, needed) > 16 * max(found, FIRST_CORE)
+    return threshold * 8.0 if many else needed
+
+
+@kernel
+def work_of_round(last: bool, work_limit: int) -> int:
+    """Return how many states the search of a core may take. Only the last core may take all that are left."""
+    if last:
+        return work_limit
+    return min(FIRST_WORK, work_limit) if work_limit >= 0 else FIRST_WORK
+
+
+@kernel
+def gather_core(space: Workspace, price: float, threshold: float, limit: int) -> tuple[int, Ints, Ints, Ints, Ints]:
+    """Return how many items have a reduced cost below the threshold (at most `limit`), those that matter, and their
+    classes as `group_equal` returns them.
+    """
+    values, sizes, chosen, items = space.values, space.sizes, space.chosen, space.items
+    found = near_items(values, sizes, space.density, price, threshold, limit, items)
+    near = items[: drop_chain_ends(values, sizes, chosen, price, threshold, items[:found])]
+    member, first, count = group_equal(values, sizes, chosen, near)
+    return found, near, member, first, count
 
 
 @kernel
