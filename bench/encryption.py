@@ -27,6 +27,7 @@ from typing import Any
 
 from knapcache import Cache, Reply
 from knapcache.cli.output import print_table
+from knapcache.store.sqlite.recovery import SqliteOptions
 from knapcache.store.sqlite.store import SqliteStore
 
 ANSWERS = {"2 KB": 2048, "100 KB": 102_400}
@@ -40,7 +41,9 @@ class BenchCache:
     """A cache with ENTRIES answers of one size."""
 
     def __init__(self, path: Path, answer_bytes: int, *, encrypted: bool, memory_tier: int | None) -> None:
-        self.store = SqliteStore(path, SIZE_LIMIT, memory_tier=memory_tier, encryption_keys=(KEY,) if encrypted else ())
+        self.store = SqliteStore(
+            path, SIZE_LIMIT, SqliteOptions(memory_tier=memory_tier, encryption_keys=(KEY,) if encrypted else ())
+        )
         self.cache = Cache(store=self.store, policy="lru", cost="seconds", shadows=())
         self.payload = os.urandom(answer_bytes)
         self.numbers = itertools.count()

@@ -16,6 +16,7 @@ from knapcache import Cache
 from knapcache.errors import InvalidInput, KnapcacheError, StoreError
 from knapcache.store.sqlite.files import APPLICATION_ID, Damaged, has_our_header, require_own_files
 from knapcache.store.sqlite.layout import PAGE
+from knapcache.store.sqlite.recovery import SqliteOptions
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.running_proxy import RunningProxy
 from tests.support.stores import entry_of, spawn
@@ -171,7 +172,7 @@ def test_a_store_truncated_within_its_header_is_not_recognised(store_file: Path,
     content = store_file.read_bytes()[:length]
     store_file.write_bytes(content)
     refused(store_file, "If it was a file of knapcache, it is damaged: move it away")
-    with SqliteStore(store_file, SIZE_LIMIT, exclusive=True) as store:
+    with SqliteStore(store_file, SIZE_LIMIT, SqliteOptions(exclusive=True)) as store:
         assert store.counters()["quarantined"] == 1
     assert Path(f"{store_file}.damaged-1").read_bytes() == content
 
@@ -339,7 +340,7 @@ def test_files_named_like_ours_that_were_set_aside_are_kept(store_file: Path) ->
 
 
 def test_a_foreign_file_put_in_place_of_an_open_store_is_not_touched(store_file: Path) -> None:
-    with SqliteStore(store_file, SIZE_LIMIT, memory_tier=0) as store:
+    with SqliteStore(store_file, SIZE_LIMIT, SqliteOptions(memory_tier=0)) as store:
         other = store_file.with_name("other")
         other.write_bytes(NOTES)
         other.rename(store_file)

@@ -14,6 +14,7 @@ import sqlite3
 import struct
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,7 @@ from knapcache.store.base import Entry
 from knapcache.store.sqlite.database import MIGRATIONS, SNAPSHOT_ROW
 from knapcache.store.sqlite.files import APPLICATION_ID, FORMAT_ROW
 from knapcache.store.sqlite.layout import PAGE
+from knapcache.store.sqlite.recovery import SqliteOptions
 from knapcache.store.sqlite.rows import Sealer
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.stores import entry_of, key_of
@@ -51,8 +53,8 @@ def path(original: Path, tmp_path: Path) -> Path:
     return tmp_path / "answers.db"
 
 
-def open_store(path: Path, **options: object) -> SqliteStore:
-    return SqliteStore(path, SIZE_LIMIT, secret=SECRET, memory_tier=0, **options)  # type: ignore[arg-type]
+def open_store(path: Path, *, own: bool = True, **options: Any) -> SqliteStore:
+    return SqliteStore(path, SIZE_LIMIT, SqliteOptions(secret=SECRET, memory_tier=0, **options), own=own)
 
 
 def edit(path: Path, *statements: str, schema: bool = False) -> None:
@@ -308,7 +310,7 @@ def test_the_log_of_another_database_is_set_aside_with_the_file(path: Path, tmp_
 
 def test_the_log_of_another_store_gives_no_wrong_answer(path: Path, tmp_path: Path) -> None:
     other_path = tmp_path / "other" / "answers.db"
-    with SqliteStore(other_path, SIZE_LIMIT, secret=b"another secret") as other:
+    with SqliteStore(other_path, SIZE_LIMIT, SqliteOptions(secret=b"another secret")) as other:
         for name in NAMES:
             other.apply(entry_of(other, name, 3000, version=1))
         other.flush()

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from knapcache.errors import StoreError
 from knapcache.store.base import Entry, Store, Totals
 from knapcache.store.memory import MemoryStore
+from knapcache.store.sqlite.recovery import SqliteOptions
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.stores import entry_of, files_bytes, key_of
 
@@ -117,7 +118,7 @@ class SqliteMachine(StoreMachine):
         if not hasattr(self, "folder"):
             self.folder = tempfile.TemporaryDirectory()
         self.path = Path(self.folder.name) / "answers.db"
-        return SqliteStore(self.path, 1 << 20, clock=self.clock, memory_tier=self.memory_tier)
+        return SqliteStore(self.path, 1 << 20, SqliteOptions(clock=self.clock, memory_tier=self.memory_tier))
 
     @precondition(lambda self: hasattr(self, "store"))
     @rule()

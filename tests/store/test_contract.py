@@ -12,6 +12,7 @@ import pytest
 from knapcache.errors import InvalidInput
 from knapcache.store.base import Clock, Entry, Store
 from knapcache.store.memory import MemoryStore
+from knapcache.store.sqlite.recovery import SqliteOptions
 from knapcache.store.sqlite.store import SqliteStore
 from knapcache.testing import check_store
 
@@ -30,7 +31,9 @@ def build(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Clock], S
         memory_tier = 0 if request.param == "sqlite-without-memory-tier" else None
         keys = (b"1" * 32, b"2" * 32) if request.param == "sqlite-encrypted" else ()
         return SqliteStore(
-            path, SIZE_LIMIT, clock=clock, synchronous=synchronous, memory_tier=memory_tier, encryption_keys=keys
+            path,
+            SIZE_LIMIT,
+            SqliteOptions(clock=clock, synchronous=synchronous, memory_tier=memory_tier, encryption_keys=keys),
         )
 
     return make
@@ -93,7 +96,7 @@ class ClaimsOwnership(SqliteStore):
         return True
 
     def reader(self) -> SqliteStore:
-        return ClaimsOwnership(self.path, self.size_limit, own=False, **self._settings)
+        return ClaimsOwnership(self.path, self.size_limit, self._options, own=False)
 
 
 class CollectsTwice(SqliteStore):
@@ -123,7 +126,7 @@ class TakesCountsTwice(SqliteStore):
 def test_the_checks_detect_a_broken_shared_store(broken: type[SqliteStore], check: str, tmp_path: Path) -> None:
     numbers = itertools.count()
     with pytest.raises(AssertionError, match=check):
-        check_store(lambda clock: broken(tmp_path / f"{next(numbers)}.db", SIZE_LIMIT, clock=clock))
+        check_store(lambda clock: broken(tmp_path / f"{next(numbers)}.db", SIZE_LIMIT, SqliteOptions(clock=clock)))
 
 
 @pytest.mark.parametrize("size_limit", [0, 1000, -5])

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from knapcache.errors import StoreError
+from knapcache.store.sqlite.recovery import SqliteOptions
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.stores import entry_of, is_right, key_of, spawn
 
@@ -113,13 +114,13 @@ def damage_and_use(
         for suffix, content in files.items():
             Path(f"{path}{suffix}").write_bytes(content)
         try:
-            store = SqliteStore(path, SIZE_LIMIT, memory_tier=rng.choice([0, None]))
+            store = SqliteStore(path, SIZE_LIMIT, SqliteOptions(memory_tier=rng.choice([0, None])))
         except StoreError:
             assert files[""][:HEADER] != written[""][:HEADER], "the file is ours and was refused"
             assert {file.name for file in folder.iterdir()} == {"answers.db", "answers.db-wal"}
             for suffix, content in files.items():
                 assert Path(f"{path}{suffix}").read_bytes() == content, "a refused file was changed"
-            with SqliteStore(path, SIZE_LIMIT, exclusive=True) as store:
+            with SqliteStore(path, SIZE_LIMIT, SqliteOptions(exclusive=True)) as store:
                 use_like_a_cache(store, rng)
             counts["refused"] += 1
         else:

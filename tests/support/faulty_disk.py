@@ -16,6 +16,7 @@ from unittest import mock
 import apsw
 
 from knapcache.store import registry
+from knapcache.store.sqlite.recovery import SqliteOptions
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.stores import spawn
 
@@ -47,7 +48,7 @@ class DiskFaults:
 
 
 class FaultyVFS(apsw.VFS):
-    """The real file system, with faults. Pass its `name` to SqliteStore(vfs=…)."""
+    """The real file system, with faults. Pass its `name` to SqliteOptions(vfs=…)."""
 
     def __init__(self, faults: DiskFaults) -> None:
         self.faults = faults
@@ -121,9 +122,8 @@ DISK_FAULTS: dict[str, Callable[[SlowDisk], None]] = {
 def stores_on(faults: DiskFaults, **options: Any) -> Iterator[None]:
     """Open all SQLite stores of this block on a disk with these faults. Without a memory tier, every hit reads it."""
     disk = FaultyVFS(faults)
-    opener = functools.partial(
-        SqliteStore.open, **{"vfs": disk.name, "memory_tier": 0, "busy_timeout": 0.05, **options}
-    )
+    defaults = SqliteOptions(vfs=disk.name, memory_tier=0, busy_timeout=0.05, **options)
+    opener = functools.partial(SqliteStore.open, defaults=defaults)
     with mock.patch.dict(registry.STORES, {"sqlite": opener}):
         yield
     disk.unregister()

@@ -23,6 +23,7 @@ from typing import Any
 
 import apsw
 
+from knapcache.store.sqlite.recovery import SqliteOptions
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.store_changes import Change, prefixes_to
 from tests.support.stores import entry_of, key_of, stored_versions
@@ -228,7 +229,9 @@ def cut_power_repeatedly(
         workload = Workload()
         cut_at = int(rng.paretovariate(0.5)) % 1500 + 1
         disk.power = power = PowerSupply(cut_at, rng, workload.on_cut, syncs_work=syncs_work)
-        with SqliteStore(path, size_limit, synchronous=synchronous, vfs=disk.name, memory_tier=0) as store:
+        with SqliteStore(
+            path, size_limit, SqliteOptions(synchronous=synchronous, vfs=disk.name, memory_tier=0)
+        ) as store:
             found, last = stored_versions(store), store.load_snapshot()
             assert (found, last) == (state, snapshot), f"cut {cut}: the store differs after it was reopened"
             workload.run(store, power, rng, version)
@@ -236,7 +239,9 @@ def cut_power_repeatedly(
         torn += power.lost
         power.restore(path)
         disk.power = PowerSupply(0, rng, workload.on_cut, syncs_work=True)
-        with SqliteStore(path, size_limit, synchronous=synchronous, vfs=disk.name, memory_tier=0) as store:
+        with SqliteStore(
+            path, size_limit, SqliteOptions(synchronous=synchronous, vfs=disk.name, memory_tier=0)
+        ) as store:
             found, last = stored_versions(store), store.load_snapshot()
             store.check()
             assert not store.counters().get("damaged"), f"cut {cut}: damaged rows"

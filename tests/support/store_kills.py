@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
+from knapcache.store.sqlite.recovery import SqliteOptions
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.fork_server import ForkServer, random_delay
 from tests.support.store_changes import Change, State, prefixes_to
@@ -29,7 +30,7 @@ def run(ready: Callable[[], object], path: str, log: str, seed: str, synchronous
     """Put entries for ever; evict the oldest. Log each change before it is applied and when it is acknowledged."""
     out = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     ready()
-    store = SqliteStore(path, SIZE_LIMIT, synchronous=synchronous)
+    store = SqliteStore(path, SIZE_LIMIT, SqliteOptions(synchronous=synchronous))
     names = {key_of(name): name for name in range(NAMES)}
     held = {names[info.key]: info.size for info in store.scan()}
     rng = random.Random(int(seed))

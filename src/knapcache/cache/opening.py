@@ -22,6 +22,7 @@ from knapcache.store.size_limits import size_limit_of
 from knapcache.store.sqlite.database import has_other_secret
 from knapcache.store.sqlite.files import require_own_files
 from knapcache.store.sqlite.layout import MIN_SIZE_LIMIT, DiskLayout
+from knapcache.store.sqlite.recovery import SqliteOptions
 from knapcache.store.sqlite.store import SqliteStore, is_open_here
 
 StorePlace = str | os.PathLike[str]
@@ -115,7 +116,7 @@ def open_as_owner(place: StorePlace, secret: bytes | None, keys: Sequence[bytes]
     """
     size_limit, seals = capacity or _stored_size_limit(place, secret, keys), seal_secret(secret)
     if not is_url(place):
-        return SqliteStore(Path(place), size_limit, own=True, secret=seals, encryption_keys=keys)
+        return SqliteStore(Path(place), size_limit, SqliteOptions(secret=seals, encryption_keys=keys), own=True)
     from knapcache.store.redis.store import RedisStore
 
     store = RedisStore(_address(place), size_limit, own=True, secret=seals, encryption_keys=keys)

@@ -11,6 +11,7 @@ import pytest
 
 from knapcache.errors import StoreError
 from knapcache.store.sqlite.database import SECRET_ROW
+from knapcache.store.sqlite.recovery import SqliteOptions
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.damage import NAMES, SIZE_LIMIT, damage_and_use, use_like_a_cache, write_crashed_file
 from tests.support.stores import entry_of, spawn
@@ -42,12 +43,12 @@ def test_damage_to_an_open_file_never_gives_a_wrong_answer(tmp_path: Path) -> No
     rng = random.Random(3)
     for k in range(10):
         path = tmp_path / f"{k}.db"
-        store = SqliteStore(path, SIZE_LIMIT, memory_tier=0)
+        store = SqliteStore(path, SIZE_LIMIT, SqliteOptions(memory_tier=0))
         for name in range(NAMES):
             store.apply(entry_of(store, name, 300 * name))
         store.flush()
         store.close()
-        store = SqliteStore(path, SIZE_LIMIT, memory_tier=0)
+        store = SqliteStore(path, SIZE_LIMIT, SqliteOptions(memory_tier=0))
         first, step = rng.randrange(0, 4096, 64), rng.randrange(1500, 9000)
         damage_file = f"""
             import os
@@ -62,7 +63,7 @@ def test_damage_to_an_open_file_never_gives_a_wrong_answer(tmp_path: Path) -> No
 
 def test_a_damaged_row_is_deleted_and_the_others_stay(tmp_path: Path) -> None:
     path = tmp_path / "answers.db"
-    store = SqliteStore(path, SIZE_LIMIT, memory_tier=0)
+    store = SqliteStore(path, SIZE_LIMIT, SqliteOptions(memory_tier=0))
     entries = [entry_of(store, name) for name in range(4)]
     for entry in entries:
         store.apply(entry)
@@ -75,7 +76,7 @@ def test_a_damaged_row_is_deleted_and_the_others_stay(tmp_path: Path) -> None:
     (number,) = plain.execute("SELECT id FROM entries WHERE key = ?", (entries[3].key,)).fetchall()[0]
     plain.execute(f"INSERT OR REPLACE INTO entries VALUES ({','.join('?' * len(row))})", (number, *row[1:]))
     plain.close()
-    store = SqliteStore(path, SIZE_LIMIT, memory_tier=0)
+    store = SqliteStore(path, SIZE_LIMIT, SqliteOptions(memory_tier=0))
     assert [store.get(entry.key) for entry in entries] == [None, None, entries[2], None]
     assert store.counters()["damaged"] == 2
     assert [info.key for info in store.scan()] == [entries[2].key]
@@ -87,14 +88,14 @@ def test_a_damaged_row_is_deleted_and_the_others_stay(tmp_path: Path) -> None:
 
 def test_expiry_removes_damaged_rows_and_names_only_the_others(tmp_path: Path) -> None:
     path = tmp_path / "answers.db"
-    with SqliteStore(path, SIZE_LIMIT, memory_tier=0, clock=lambda: 0.0) as store:
+    with SqliteStore(path, SIZE_LIMIT, SqliteOptions(memory_tier=0, clock=lambda: 0.0)) as store:
         entries = [entry_of(store, name, expires=1.0) for name in range(2)]
         for entry in entries:
             store.apply(entry)
     plain = apsw.Connection(str(path))
     plain.execute("UPDATE entries SET tenant = x'62' WHERE key = ?", (entries[0].key,))
     plain.close()
-    with SqliteStore(path, SIZE_LIMIT, memory_tier=0) as store:
+    with SqliteStore(path, SIZE_LIMIT, SqliteOptions(memory_tier=0)) as store:
         assert store.expire() == (entries[1].key,)
         store.flush()
         assert store.totals() == (0, 0)
@@ -102,21 +103,21 @@ def test_expiry_removes_damaged_rows_and_names_only_the_others(tmp_path: Path) -
 
 def test_rows_written_with_another_secret_are_not_accepted(tmp_path: Path) -> None:
     path = tmp_path / "answers.db"
-    store = SqliteStore(path, SIZE_LIMIT, secret=b"one")
+    store = SqliteStore(path, SIZE_LIMIT, SqliteOptions(secret=b"one"))
     entry = entry_of(store, 0)
     store.apply(entry, snapshot=b"state")
     store.close()
     for other in (b"two", b""):
         with pytest.raises(StoreError, match="another secret"):
-            SqliteStore(path, SIZE_LIMIT, secret=other)
-    store = SqliteStore(path, SIZE_LIMIT, secret=b"one")
+            SqliteStore(path, SIZE_LIMIT, SqliteOptions(secret=other))
+    store = SqliteStore(path, SIZE_LIMIT, SqliteOptions(secret=b"one"))
     assert store.get(entry.key) == entry, "opening with a wrong secret lost an answer"
     assert store.load_snapshot() == b"state"
     store.close()
     plain = apsw.Connection(str(path))
     plain.execute("DELETE FROM state WHERE id = ?", (SECRET_ROW,))  # an attacker's way around the refusal
     plain.close()
-    store = SqliteStore(path, SIZE_LIMIT, secret=b"two")
+    store = SqliteStore(path, SIZE_LIMIT, SqliteOptions(secret=b"two"))
     assert store.get(entry.key) is None
     assert store.load_snapshot() is None
     store.flush()
@@ -127,17 +128,17 @@ def test_rows_written_with_another_secret_are_not_accepted(tmp_path: Path) -> No
 @pytest.mark.parametrize("change", ["seal = zeroblob(16)", "value = 'text'", "value = zeroblob(16)"])
 def test_a_damaged_mark_of_the_secret_is_rewritten(tmp_path: Path, change: str) -> None:
     path = tmp_path / "answers.db"
-    with SqliteStore(path, SIZE_LIMIT, secret=b"one") as store:
+    with SqliteStore(path, SIZE_LIMIT, SqliteOptions(secret=b"one")) as store:
         entry = entry_of(store, 0)
         store.apply(entry)
     plain = apsw.Connection(str(path))
     plain.execute(f"UPDATE state SET {change} WHERE id = ?", (SECRET_ROW,))
     plain.close()
-    with SqliteStore(path, SIZE_LIMIT, secret=b"one") as store:
+    with SqliteStore(path, SIZE_LIMIT, SqliteOptions(secret=b"one")) as store:
         assert store.get(entry.key) == entry
         store.check()
     with pytest.raises(StoreError, match="another secret"):
-        SqliteStore(path, SIZE_LIMIT, secret=b"two")
+        SqliteStore(path, SIZE_LIMIT, SqliteOptions(secret=b"two"))
 
 
 @pytest.mark.parametrize("content", [b"not a database, by any means " * 200, b"SQLite format 3\0" + b"\xff" * 5000])
@@ -156,7 +157,7 @@ def test_an_unrecognisable_file_is_quarantined_only_where_the_path_is_ours(
             Path(f"{path}{suffix}").unlink(missing_ok=True)
         caplog.clear()
         with caplog.at_level(logging.WARNING):
-            store = SqliteStore(path, SIZE_LIMIT, keep_damaged=2, exclusive=True)
+            store = SqliteStore(path, SIZE_LIMIT, SqliteOptions(keep_damaged=2, exclusive=True))
         assert ["quarantined" in record.message for record in caplog.records] == [True]
         assert store.counters()["quarantined"] == 1
         entry = entry_of(store, "after")

@@ -12,6 +12,7 @@ from knapcache.errors import CorruptState, InvalidInput, StoreError
 from knapcache.store.sqlite import database, files
 from knapcache.store.sqlite.files import FORMAT_ROW, unrecognised_logs
 from knapcache.store.sqlite.layout import DiskLayout
+from knapcache.store.sqlite.recovery import SqliteOptions
 from knapcache.store.sqlite.rows import FIXED_BYTES, Sealer
 from knapcache.store.sqlite.store import SqliteStore, is_open_here
 from tests.support.stores import entry_of, key_of
@@ -122,7 +123,7 @@ def test_invalid_paths_and_settings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="path must name a file"):
         SqliteStore(tmp_path, SIZE_LIMIT)
     with pytest.raises(InvalidInput, match="synchronous must be 'normal' or 'full', not 'off'"):
-        SqliteStore(tmp_path / "x", SIZE_LIMIT, synchronous="off")
+        SqliteStore(tmp_path / "x", SIZE_LIMIT, SqliteOptions(synchronous="off"))
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StoreError, match="cannot be opened"):
         SqliteStore(tmp_path / "file" / "x", SIZE_LIMIT)

@@ -16,6 +16,7 @@ from knapcache import Cache, Reply
 from knapcache.errors import InvalidInput, StoreError
 from knapcache.store.encryption import Encryption
 from knapcache.store.sqlite.database import ENCRYPTION_ROW, key_ids_in, require_keys
+from knapcache.store.sqlite.recovery import SqliteOptions
 from knapcache.store.sqlite.rows import Sealer, _body_seal
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.stores import entry_of, key_of
@@ -25,8 +26,8 @@ ONE, TWO, THREE = bytes(32), b"2" * 32, b"3" * 32
 CANARY = b"canary-in-the-coal-mine"
 
 
-def open_store(path: Path, *keys: bytes, **options: object) -> SqliteStore:
-    return SqliteStore(path, SIZE_LIMIT, memory_tier=0, encryption_keys=keys, **options)  # type: ignore[arg-type]
+def open_store(path: Path, *keys: bytes, own: bool = True, **options: Any) -> SqliteStore:
+    return SqliteStore(path, SIZE_LIMIT, SqliteOptions(memory_tier=0, encryption_keys=keys, **options), own=own)
 
 
 @pytest.fixture

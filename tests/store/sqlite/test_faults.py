@@ -14,6 +14,7 @@ import pytest
 
 from knapcache.errors import StoreError
 from knapcache.store.sqlite import writer
+from knapcache.store.sqlite.recovery import SqliteOptions
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.faulty_disk import DiskFaults, FaultyVFS, locked_by_another_process
 from tests.support.stores import content, entry_of, is_right, key_of, spawn
@@ -43,7 +44,9 @@ def test_random_io_errors_never_give_a_wrong_or_evicted_entry(
 ) -> None:
     disk.faults.rng = rng = random.Random(seed)
     names = 40
-    with SqliteStore(ram_path / "answers.db", SIZE_LIMIT, vfs=disk.name, memory_tier=memory_tier) as store:
+    with SqliteStore(
+        ram_path / "answers.db", SIZE_LIMIT, SqliteOptions(vfs=disk.name, memory_tier=memory_tier)
+    ) as store:
         held: dict[int, int] = {}
         disk.faults.error_rate = 0.02
         kept = 0
@@ -73,7 +76,7 @@ def test_random_io_errors_never_give_a_wrong_or_evicted_entry(
 
 
 def test_a_full_disk_refuses_puts_and_hides_evictions(tmp_path: Path, disk: FaultyVFS) -> None:
-    with SqliteStore(tmp_path / "answers.db", SIZE_LIMIT, vfs=disk.name, memory_tier=0) as store:
+    with SqliteStore(tmp_path / "answers.db", SIZE_LIMIT, SqliteOptions(vfs=disk.name, memory_tier=0)) as store:
         entries = [entry_of(store, name) for name in range(6)]
         for entry in entries[:4]:
             store.apply(entry).result()
@@ -95,7 +98,7 @@ def test_a_full_disk_refuses_puts_and_hides_evictions(tmp_path: Path, disk: Faul
 
 
 def test_late_evictions_are_retried_without_another_write(tmp_path: Path, disk: FaultyVFS) -> None:
-    with SqliteStore(tmp_path / "answers.db", SIZE_LIMIT, vfs=disk.name) as store:
+    with SqliteStore(tmp_path / "answers.db", SIZE_LIMIT, SqliteOptions(vfs=disk.name)) as store:
         entry = entry_of(store, 0)
         store.apply(entry).result()
         disk.faults.full = True
@@ -106,7 +109,7 @@ def test_late_evictions_are_retried_without_another_write(tmp_path: Path, disk: 
 
 
 def test_a_slow_disk_fills_the_backlog_and_then_refuses(tmp_path: Path, disk: FaultyVFS) -> None:
-    with SqliteStore(tmp_path / "answers.db", 8 << 20, vfs=disk.name) as store:
+    with SqliteStore(tmp_path / "answers.db", 8 << 20, SqliteOptions(vfs=disk.name)) as store:
         disk.faults.write_delay = 0.002
         began = time.monotonic()
         done = [store.apply(entry_of(store, name % 8, 200_000, name)) for name in range(120)]
@@ -123,7 +126,7 @@ def test_a_slow_disk_fills_the_backlog_and_then_refuses(tmp_path: Path, disk: Fa
 
 
 def test_a_damaged_file_on_a_full_disk_is_replaced_when_there_is_space(tmp_path: Path, disk: FaultyVFS) -> None:
-    with SqliteStore(tmp_path / "answers.db", SIZE_LIMIT, vfs=disk.name, memory_tier=0) as store:
+    with SqliteStore(tmp_path / "answers.db", SIZE_LIMIT, SqliteOptions(vfs=disk.name, memory_tier=0)) as store:
         store.apply(entry_of(store, "before")).result()
         disk.faults.full = True
         assert store._writer
@@ -177,7 +180,7 @@ def test_writes_fail_when_the_file_may_not_grow(tmp_path: Path) -> None:
 
 def test_a_database_locked_by_another_process_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "answers.db"
-    with SqliteStore(path, SIZE_LIMIT, busy_timeout=0.1, memory_tier=0) as store:
+    with SqliteStore(path, SIZE_LIMIT, SqliteOptions(busy_timeout=0.1, memory_tier=0)) as store:
         entry, other = entry_of(store, 0), entry_of(store, 1)
         store.apply(entry).result()
         with locked_by_another_process(path), within(3.0, "writes of which not each waits for the lock"):
@@ -207,7 +210,7 @@ def test_the_helper_tells_versions_apart() -> None:
 
 
 def test_failed_writes_leave_the_backlog(tmp_path: Path, disk: FaultyVFS) -> None:
-    with SqliteStore(tmp_path / "answers.db", 8 << 20, vfs=disk.name) as store:
+    with SqliteStore(tmp_path / "answers.db", 8 << 20, SqliteOptions(vfs=disk.name)) as store:
         assert store._writer
         disk.faults.full = True
         for name in range(1 + store._writer._max_backlog_bytes // 200_000):
@@ -224,7 +227,7 @@ def test_late_evictions_are_made_when_the_store_is_closed(
 ) -> None:
     monkeypatch.setattr(writer, "RETRY_SECONDS", 1e6)
     path = tmp_path / "answers.db"
-    with SqliteStore(path, SIZE_LIMIT, vfs=disk.name) as store:
+    with SqliteStore(path, SIZE_LIMIT, SqliteOptions(vfs=disk.name)) as store:
         store.apply(entry_of(store, "kept")).result()
         store.apply(entry_of(store, "evicted")).result()
         disk.faults.full = True
@@ -237,7 +240,7 @@ def test_late_evictions_are_made_when_the_store_is_closed(
 
 def test_a_key_that_a_queued_put_evicts_reads_as_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`pending` maps the keys that a change evicts to that change, which also holds the entry of another key."""
-    with SqliteStore(tmp_path / "answers.db", SIZE_LIMIT, memory_tier=0) as store:
+    with SqliteStore(tmp_path / "answers.db", SIZE_LIMIT, SqliteOptions(memory_tier=0)) as store:
         old, new = entry_of(store, "old"), entry_of(store, "new")
         store.apply(old).result()
         assert store._writer
@@ -258,7 +261,7 @@ def test_late_evictions_end_with_the_file_that_is_replaced(
     tmp_path: Path, disk: FaultyVFS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "RETRY_SECONDS", 1e6)
-    with SqliteStore(tmp_path / "answers.db", SIZE_LIMIT, vfs=disk.name) as store:
+    with SqliteStore(tmp_path / "answers.db", SIZE_LIMIT, SqliteOptions(vfs=disk.name)) as store:
         store.apply(entry_of(store, "evicted")).result()
         assert store._writer
         disk.faults.full = True

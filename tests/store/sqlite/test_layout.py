@@ -12,6 +12,7 @@ import pytest
 from knapcache.errors import StoreError
 from knapcache.store.base import Entry
 from knapcache.store.sqlite import layout
+from knapcache.store.sqlite.recovery import SqliteOptions
 from knapcache.store.sqlite.rows import FIXED_BYTES
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.stores import DiskUsageMonitor, entry_of, files_bytes, key_of, spawn
@@ -102,7 +103,7 @@ def test_files_never_exceed_the_size_limit_for_long(ram_path: Path, shape: str, 
 
 def test_writes_are_refused_while_a_long_read_keeps_the_log_from_being_emptied(tmp_path: Path) -> None:
     path = tmp_path / "answers.db"
-    with SqliteStore(path, 2 * MB, busy_timeout=0.05) as store:
+    with SqliteStore(path, 2 * MB, SqliteOptions(busy_timeout=0.05)) as store:
         store.apply(entry_of(store, "first")).result()
         reader = spawn(
             """

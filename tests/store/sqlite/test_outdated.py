@@ -14,6 +14,7 @@ from knapcache.cache.options import seal_secret
 from knapcache.keys.canonical import netstring
 from knapcache.model import REQUEST_VERSION
 from knapcache.store.sqlite.outdated import VERSION_ROW, is_outdated
+from knapcache.store.sqlite.recovery import SqliteOptions
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.stores import entry_of
 
@@ -29,7 +30,7 @@ def fetch(cache: Cache, name: str) -> str:
 
 def make_old(path: Path, old: int) -> None:
     """Add entries in the old form, and make the file look as one that was never converted."""
-    with closing(SqliteStore(path, CAPACITY, secret=seal_secret(None))) as store:
+    with closing(SqliteStore(path, CAPACITY, SqliteOptions(secret=seal_secret(None)))) as store:
         for name in range(old):
             store.apply(entry_of(store, name, 300, request=OLD if name % 2 else netstring(OLD))).result()
     with closing(sqlite3.connect(path)) as file:
@@ -44,7 +45,7 @@ def test_entries_that_can_never_be_hit_leave(tmp_path: Path, caplog: pytest.LogC
         for name in range(others):
             fetch(cache, str(name))
     make_old(path, 40)
-    with closing(SqliteStore(path, CAPACITY, own=False, secret=seal_secret(None))) as reader:
+    with closing(SqliteStore(path, CAPACITY, SqliteOptions(secret=seal_secret(None)), own=False)) as reader:
         assert len(list(reader.scan())) == 40 + others
         caplog.set_level(logging.WARNING)
         with closing(Cache(CAPACITY, path=path, policy="lru")) as cache:

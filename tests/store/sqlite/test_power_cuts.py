@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from knapcache.store.sqlite.recovery import SqliteOptions
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.power_cuts import PowerCutVFS, PowerSupply, Workload, cut_power_repeatedly
 from tests.support.store_changes import Change, prefixes_to
@@ -43,7 +44,7 @@ def test_the_simulation_detects_a_disk_that_ignores_syncs(ram_path: Path, disk: 
     """One late cut that keeps nothing unsynced. Every change is awaited, so threads cannot change what is lost."""
     path, rng, workload = ram_path / "answers.db", random.Random(3), Workload()
     disk.power = power = PowerSupply(300, rng, workload.on_cut, syncs_work=syncs_work)
-    with SqliteStore(path, 1 << 20, synchronous="full", vfs=disk.name, memory_tier=0) as store:
+    with SqliteStore(path, 1 << 20, SqliteOptions(synchronous="full", vfs=disk.name, memory_tier=0)) as store:
         workload.run(store, power, rng, 0, awaited=1.0)
     assert workload.at_cut[1] >= 10
     power.content_after = {
@@ -51,7 +52,7 @@ def test_the_simulation_detects_a_disk_that_ignores_syncs(ram_path: Path, disk: 
     }
     power.restore(path)
     disk.power = PowerSupply(0, rng, workload.on_cut, syncs_work=True)
-    with SqliteStore(path, 1 << 20, synchronous="full", vfs=disk.name, memory_tier=0) as store:
+    with SqliteStore(path, 1 << 20, SqliteOptions(synchronous="full", vfs=disk.name, memory_tier=0)) as store:
         found = stored_versions(store), store.load_snapshot()
     kept = prefixes_to(found, ({}, None), workload.begun[: workload.at_cut[0]], 1 << 20)[-1]
     assert kept >= workload.at_cut[1] if syncs_work else kept == 0

@@ -13,6 +13,7 @@ import pytest
 
 from knapcache.cli.main import main
 from knapcache.errors import NotOwner, StoreError
+from knapcache.store.sqlite.recovery import SqliteOptions
 from knapcache.store.sqlite.rekey import rekey
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.stores import entry_of, key_of, spawn
@@ -24,7 +25,7 @@ CANARY = b"canary-in-the-coal-mine"
 
 
 def open_store(path: Path, *keys: bytes, own: bool = True) -> SqliteStore:
-    return SqliteStore(path, SIZE_LIMIT, own=own, memory_tier=0, encryption_keys=keys, secret=b"secret")
+    return SqliteStore(path, SIZE_LIMIT, SqliteOptions(memory_tier=0, encryption_keys=keys, secret=b"secret"), own=own)
 
 
 def fill(path: Path, *keys: bytes, names: range = NAMES) -> None:
@@ -112,8 +113,9 @@ def test_it_is_refused_while_an_owner_or_a_reader_has_the_file(tmp_path: Path) -
     for own in (True, False):
         code = f"""
             import sys
+            from knapcache.store.sqlite.recovery import SqliteOptions
             from knapcache.store.sqlite.store import SqliteStore
-            store = SqliteStore(sys.argv[1], {SIZE_LIMIT}, own={own}, secret=b"secret")
+            store = SqliteStore(sys.argv[1], {SIZE_LIMIT}, SqliteOptions(secret=b"secret"), own={own})
             assert len(list(store.scan())) == 5
             print("open", flush=True)
             sys.stdin.read()

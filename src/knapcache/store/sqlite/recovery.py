@@ -15,12 +15,14 @@ import logging
 import os
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import apsw
 
-from knapcache.errors import StoreError
+from knapcache.errors import InvalidInput, StoreError
+from knapcache.store.base import Clock, wall_clock
 from knapcache.store.sqlite.database import (
     DAMAGE_AT_OPENING,
     SNAPSHOT_ROW,
@@ -46,6 +48,34 @@ from knapcache.store.sqlite.rows import COLUMNS, INSERT, PUT_STATE, Sealer
 log = logging.getLogger("knapcache.store")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SqliteOptions:
+    """Options of a SQLite store."""
+
+    synchronous: str = "normal"
+    """"normal", or "full" to lose nothing in a power cut."""
+    secret: bytes = b""
+    """Key of the seals."""
+    memory_tier: int | None = None
+    """Bytes of recently read entries that the owner keeps in memory; None: 1/8 of the size limit, at most 64 MiB."""
+    busy_timeout: float = 1.0
+    """Seconds to wait for SQLite's locks."""
+    keep_damaged: int = 1
+    """Most quarantined files that are kept."""
+    encryption_keys: Sequence[bytes] = ()
+    """The first encrypts, all decrypt (store/encryption.py). Empty: the file is not encrypted."""
+    exclusive: bool = False
+    """Only this store writes to the path. So a file damaged beyond recognition is quarantined, and a symbolic link,
+    whose target could be any file, is refused."""
+    clock: Clock = wall_clock
+    vfs: str | None = None
+    """Name of SQLite's virtual file system; None: the default."""
+
+    def __post_init__(self) -> None:
+        if self.synchronous not in ("normal", "full"):
+            raise InvalidInput(f"synchronous must be 'normal' or 'full', not {self.synchronous!r}")
+
+
 @dataclass(slots=True, kw_only=True)
 class DatabaseOpener:
     """Opens the file at `path`, and recovers from damage."""
@@ -54,13 +84,7 @@ class DatabaseOpener:
     layout: DiskLayout
     sealer: Sealer
     counters: Counter[str]
-    synchronous: str
-    busy_timeout: float
-    keep_damaged: int
-    """Most quarantined files that are kept."""
-    exclusive: bool
-    """Whether the path is this store's alone: see above."""
-    vfs: str | None
+    options: SqliteOptions
     _opened: tuple[int, int] | None = None
     """Device and inode of the file that was opened last: it is ours, whatever it contains now."""
 
@@ -68,7 +92,7 @@ class DatabaseOpener:
         """Open the file, or an empty one if it is missing or damaged; StoreError when neither is possible."""
         try:
             if check_files:
-                require_own_files(self.path, exclusive=self.exclusive)
+                require_own_files(self.path, exclusive=self.options.exclusive)
                 _set_aside_logs(self.path)
             if not self.path.exists() or self.path.stat().st_size == 0:
                 create(self.path)
@@ -87,8 +111,8 @@ class DatabaseOpener:
         try:
             if self._identity() not in (None, self._opened):
                 with contextlib.suppress(Damaged):
-                    require_own_files(self.path, exclusive=self.exclusive)
-            quarantine(self.path, self.keep_damaged, reason, exclusive=self.exclusive)
+                    require_own_files(self.path, exclusive=self.options.exclusive)
+            quarantine(self.path, self.options.keep_damaged, reason, exclusive=self.options.exclusive)
             create(self.path)
             opened = self._open(self.path)
         except (apsw.Error, OSError, Damaged) as error:
@@ -101,9 +125,9 @@ class DatabaseOpener:
             path,
             self.layout,
             self.sealer,
-            synchronous=self.synchronous,
-            vfs=self.vfs,
-            busy_timeout=self.busy_timeout,
+            synchronous=self.options.synchronous,
+            vfs=self.options.vfs,
+            busy_timeout=self.options.busy_timeout,
         )
         self._opened = self._identity()
         return opened
@@ -121,7 +145,7 @@ class DatabaseOpener:
         remove_unfinished(target)  # of an interrupted attempt
         create(target)
         new, _ = self._open(target)
-        old = connect(self.path, self.vfs, self.busy_timeout, self.layout.max_value)
+        old = connect(self.path, self.options.vfs, self.options.busy_timeout, self.layout.max_value)
         try:
             kept = self._copy(old, new)
             new.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)

@@ -17,13 +17,13 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from knapcache.errors import CorruptState, InvalidInput, NotOwner, StoreError
 from knapcache.store.base import (
     NOT_IN_MEMORY,
-    Clock,
     Entry,
     EntryInfo,
     NotInMemory,
@@ -33,7 +33,6 @@ from knapcache.store.base import (
     encode_fields,
     validate_entry,
     validate_key,
-    wall_clock,
 )
 from knapcache.store.encryption import Encryption
 from knapcache.store.sqlite import layout
@@ -42,12 +41,13 @@ from knapcache.store.sqlite.database_reader import DatabaseReader
 from knapcache.store.sqlite.files import Damaged, require_own_files, validate_path
 from knapcache.store.sqlite.memory_tier import MemoryTier
 from knapcache.store.sqlite.owner_lock import OwnerLock
-from knapcache.store.sqlite.recovery import DatabaseOpener
+from knapcache.store.sqlite.recovery import DatabaseOpener, SqliteOptions
 from knapcache.store.sqlite.rows import Sealer
 from knapcache.store.sqlite.spool import Spool
 from knapcache.store.sqlite.writer import Writer
 
 MAX_MEMORY_TIER = 64 << 20
+DEFAULT_OPTIONS = SqliteOptions()
 
 
 class SqliteStore:
@@ -60,58 +60,28 @@ class SqliteStore:
         self,
         path: str | os.PathLike[str],
         size_limit: int,
+        options: SqliteOptions = DEFAULT_OPTIONS,
         *,
         own: bool = True,
-        synchronous: str = "normal",
-        secret: bytes = b"",
-        memory_tier: int | None = None,
-        busy_timeout: float = 1.0,
-        keep_damaged: int = 1,
-        encryption_keys: Sequence[bytes] = (),
-        exclusive: bool = False,
-        clock: Clock = wall_clock,
-        vfs: str | None = None,
     ) -> None:
-        """Open the file. NotOwner if `own` is set and another process owns it; StoreError if the file is not ours.
-
-        `synchronous`: "normal", or "full" to lose nothing in a power cut. `secret`: key of the seals. `memory_tier`:
-        bytes of recently read entries that the owner keeps in memory, by default 1/8 of `size_limit` and at most
-        64 MiB. `busy_timeout`: seconds to wait for SQLite's locks. `keep_damaged`: most quarantined files to keep.
-        `encryption_keys`: the first encrypts, all decrypt (store/encryption.py); empty: the file is plain.
-        `exclusive`: only this store writes to the path, so a file damaged beyond recognition is quarantined, and a
-        symbolic link, whose target could be any file, is refused.
-        """
-        if synchronous not in ("normal", "full"):
-            raise InvalidInput(f"synchronous must be 'normal' or 'full', not {synchronous!r}")
-        self.path = validate_path(path, follow=not exclusive)
+        """Open the file. NotOwner if `own` is set and another process owns it; StoreError if the file is not ours."""
+        self.path = validate_path(path, follow=not options.exclusive)
         self.layout = layout.DiskLayout.of(size_limit)
         check_files = not is_open_here(self.path)
         if check_files:  # before a lock file is created beside it
             with suppress(Damaged):  # the owner quarantines it
-                require_own_files(self.path, exclusive=exclusive)
-        self._settings: dict[str, Any] = {
-            "synchronous": synchronous, "secret": secret, "memory_tier": memory_tier, "busy_timeout": busy_timeout,
-            "keep_damaged": keep_damaged, "exclusive": exclusive, "clock": clock,
-            "encryption_keys": encryption_keys, "vfs": vfs,
-        }  # fmt: skip
-        self._clock = clock
+                require_own_files(self.path, exclusive=options.exclusive)
+        self._options, self._clock = options, options.clock
         self._counters: Counter[str] = Counter()
-        self._sealer = Sealer(secret, Encryption(encryption_keys) if encryption_keys else None)
+        self._sealer = Sealer(options.secret, Encryption(options.encryption_keys) if options.encryption_keys else None)
         self._opener = DatabaseOpener(
-            path=self.path,
-            layout=self.layout,
-            sealer=self._sealer,
-            counters=self._counters,
-            synchronous=synchronous,
-            busy_timeout=busy_timeout,
-            keep_damaged=keep_damaged,
-            exclusive=exclusive,
-            vfs=vfs,
+            path=self.path, layout=self.layout, sealer=self._sealer, counters=self._counters, options=options
         )
         self._database = DatabaseReader(
-            self.path, vfs, self.layout.max_value, self._sealer, self._counters, self._handle_damage
+            self.path, options.vfs, self.layout.max_value, self._sealer, self._counters, self._handle_damage
         )
-        self._memory_tier = MemoryTier(min(size_limit // 8, MAX_MEMORY_TIER) if memory_tier is None else memory_tier)
+        default_tier = min(size_limit // 8, MAX_MEMORY_TIER)
+        self._memory_tier = MemoryTier(default_tier if options.memory_tier is None else options.memory_tier)
         self._spool = Spool(self.path, self.layout.spool, self._sealer)
         self._writer: Writer | None = None
         self._owner_lock: OwnerLock | None = None
@@ -123,7 +93,7 @@ class SqliteStore:
         _STORES.add(self)
 
     @classmethod
-    def open(cls, location: str, options: StoreOptions, **settings: Any) -> SqliteStore:
+    def open(cls, location: str, options: StoreOptions, defaults: SqliteOptions = DEFAULT_OPTIONS) -> SqliteStore:
         """Open `sqlite:location`, as the registry does: as the owner, or as a reader while another process owns it."""
         if location.startswith("///"):
             location = "/" + location.lstrip("/")
@@ -133,18 +103,24 @@ class SqliteStore:
             raise InvalidInput("a SQLite store needs a path, such as sqlite:answers.db")
         if not options.exclusive and not (parent := Path(location).parent).is_dir():  # it may be a typing error
             raise InvalidInput(f"the directory {parent} does not exist: create it, or give another path")
-        for name in ("secret", "synchronous", "clock", "exclusive", "encryption_keys"):
-            settings[name] = getattr(options, name)
+        found = replace(
+            defaults,
+            secret=options.secret,
+            synchronous=options.synchronous,
+            clock=options.clock,
+            exclusive=options.exclusive,
+            encryption_keys=options.encryption_keys,
+        )
         try:
-            return cls(location, options.size_limit, **settings)
+            return cls(location, options.size_limit, found)
         except NotOwner:
-            return cls(location, options.size_limit, own=False, **settings)
+            return cls(location, options.size_limit, found, own=False)
 
     @classmethod
     def open_file(cls, path: Path, *, own: bool, secret: bytes = b"", encryption_keys: Sequence[bytes] = ()) -> Self:
         """Open an existing file with the smallest size limit that does not shrink it."""
         size_limit = layout.DiskLayout.for_file(path.stat().st_size).size_limit
-        return cls(path, size_limit, own=own, secret=secret, encryption_keys=encryption_keys)
+        return cls(path, size_limit, SqliteOptions(secret=secret, encryption_keys=encryption_keys), own=own)
 
     @classmethod
     def open_beside_owner(cls, path: Path, secret: bytes, encryption_keys: Sequence[bytes]) -> Self:
@@ -152,7 +128,7 @@ class SqliteStore:
         log = Path(f"{path}-wal")
         log_bytes = log.stat().st_size if log.exists() else 0
         size_limit = layout.DiskLayout.for_file(path.stat().st_size, log_bytes).size_limit
-        return cls(path, size_limit, own=False, secret=secret, encryption_keys=encryption_keys)
+        return cls(path, size_limit, SqliteOptions(secret=secret, encryption_keys=encryption_keys), own=False)
 
     # Limits.
 
@@ -350,7 +326,7 @@ class SqliteStore:
         return self._spool.take_counts()
 
     def reader(self) -> SqliteStore:
-        return SqliteStore(self.path, self.size_limit, own=False, **self._settings)
+        return SqliteStore(self.path, self.size_limit, self._options, own=False)
 
     # Closing.
 
