@@ -60,7 +60,7 @@ def test_a_slow_reader_pauses_the_server(run: Run, framing: str) -> None:
                 if read < 8 << 20:  # slow at first
                     await asyncio.sleep(0.01)
                 read += len(chunk)
-                largest = max(largest, len(chunk), response._buffered)
+                largest = max(largest, len(chunk), response._body.size)
                 assert sent - read < 32 << 20  # socket buffers hold the difference
             assert read == size
             assert largest < HIGH_WATER + (1 << 20)
@@ -304,7 +304,7 @@ def test_close_does_not_wait_for_a_response_that_is_paused(run: Run) -> None:
     async def scenario() -> None:
         async with client_harness(script) as harness:
             response = await harness.request()
-            await async_wait_until(lambda: response._reading_paused)
+            await async_wait_until(lambda: response._body.paused)
             await response.close()
             await async_wait_until(lambda: not len(harness.client))
 

@@ -2,6 +2,7 @@
 
 from knapcache.proxy.upstream.client import Client, encode_headers
 from knapcache.proxy.upstream.failures import ConnectionLost, ProtocolError, upstream_failed
-from knapcache.proxy.upstream.response import Pairs, Response
+from knapcache.proxy.upstream.response import Response
+from knapcache.proxy.upstream.response_parser import Pairs
 
 __all__ = ["Client", "ConnectionLost", "Pairs", "ProtocolError", "Response", "encode_headers", "upstream_failed"]

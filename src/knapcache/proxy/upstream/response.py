@@ -1,4 +1,4 @@
-"""One exchange: a request on its way out and its response, as llhttp parses it.
+"""One exchange: a request on its way out and its response (parsed by response_parser.py).
 
     AWAITING_RESPONSE   no byte was received: the request can safely be sent again
     READING_HEAD        a part of the head, or 1xx responses, were received
@@ -34,21 +34,17 @@ import asyncio
 import enum
 from collections.abc import AsyncIterator
 
-import httptools
-
 from knapcache.errors import UpstreamFailed
-from knapcache.proxy.decompress import ENCODINGS, DecompressionError, Decompressor
+from knapcache.proxy.decompress import DecompressionError, Decompressor
 from knapcache.proxy.upstream.connection import Connection, Pool
 from knapcache.proxy.upstream.failures import (
     ConnectionLost,
-    ProtocolError,
     TimeLimit,
     TotalTimeout,
     upstream_failed,
     without_traceback,
 )
-
-Pairs = list[tuple[str, str]]
+from knapcache.proxy.upstream.response_parser import Pairs, ResponseParser
 
 LINGER = 0.25
 """Seconds that a response may take to end after close(): waiting is cheaper than a new connection."""
@@ -56,13 +52,6 @@ HIGH_WATER = 1 << 20
 """Bytes of a body that are buffered before reading is paused."""
 MAX_BODY = 256 << 20
 """Bytes of a body that `read` returns, unless the client has another limit."""
-MAX_HEAD = 256 << 10
-"""Bytes in a row without a byte of the body: heads, chunk extensions, trailers.
-
-Counted as they are received, because llhttp reports a header only when it is complete.
-"""
-MAX_INFORMATIONAL = 16
-"""1xx responses before the final one."""
 JOIN_LIMIT = 1 << 16
 """Request bodies up to this many bytes are written together with the head, in one system call."""
 
@@ -83,8 +72,45 @@ class ExchangeState(enum.Enum):
 AWAITING_RESPONSE, READING_HEAD, READING_BODY, COMPLETE, FAILED, CLOSED = ExchangeState
 
 
+class BodyBuffer:
+    """The blocks of a body that were received and not yet read. More than HIGH_WATER bytes pause reading."""
+
+    __slots__ = ("_transport", "blocks", "paused", "size")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self.blocks: list[bytes] = []
+        self.size = 0
+        self.paused = False
+        """Whether the transport reads no more (backpressure)."""
+
+    def add(self, blocks: list[bytes]) -> None:
+        """Take over all blocks of a list."""
+        self.blocks += blocks
+        self.size += sum(map(len, blocks))
+        blocks.clear()
+        if self.size > HIGH_WATER and not self.paused:
+            self.paused = True
+            self._transport.pause_reading()
+
+    def take(self) -> bytes:
+        """Empty the buffer and resume reading."""
+        block = self.blocks[0] if len(self.blocks) == 1 else b"".join(self.blocks)
+        self.blocks.clear()
+        self.size = 0
+        self.resume_reading()
+        return block
+
+    def resume_reading(self) -> None:
+        """End the backpressure."""
+        if self.paused:
+            self.paused = False
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
+
+
 class Response:
-    """One exchange. Methods named on_… are callbacks of llhttp.
+    """One exchange.
 
     method   of the request; a response to HEAD has no body
     raw      return the body as it is encoded; otherwise it is decompressed
@@ -93,8 +119,8 @@ class Response:
     def __init__(self, pool: Pool, connection: Connection, method: str, raw: bool) -> None:
         self._pool, self._connection = pool, connection
         connection.response = self
-        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
-        self._is_head, self._raw = method == "HEAD", raw
+        self._parser, self._body = ResponseParser(method, raw), BodyBuffer(connection.transport)
+        self._decompressor: Decompressor | None = None
         self.state = AWAITING_RESPONSE
         self.status = 0
         """0 until the head was received."""
@@ -104,11 +130,6 @@ class Response:
         """The headers by lower-case name; of several with one name, the last."""
         self.safe_to_retry = False
         """The exchange failed before the first byte of a response."""
-        self._chunks: list[bytes] = []
-        self._buffered = self._overhead = self._informational = 0
-        self._keep_alive = False
-        self._until_close = False  # the body ends with the connection
-        self._reading_paused = False
         self._request_written = True
         self._upload: asyncio.Task[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -116,7 +137,6 @@ class Response:
         self._waiting_since = 0.0
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._decompressor: Decompressor | None = None
 
     # The request.
 
@@ -170,76 +190,37 @@ class Response:
 
     def feed(self, data: bytes) -> None:
         """Parse bytes of the connection."""
-        assert self._parser is not None
         if self.state is AWAITING_RESPONSE:
             self.state = READING_HEAD
-        self._overhead += len(data)
-        try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._fail(ProtocolError(type(error).__name__))
-            return
-        if self._overhead > MAX_HEAD:
-            self._fail(ProtocolError(f"more than {MAX_HEAD} bytes of headers"))
+        error = self._parser.feed(data)
+        self._take_parsed()
+        if error is not None:
+            self._fail(error)
             return
         if self.state is COMPLETE:
             self._give_up_connection()
         self._wake()
 
-    def on_message_begin(self) -> None:
-        if self.state is COMPLETE:  # a second response, which was not requested
-            self._keep_alive = False
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if not self.status:  # else it is a trailer, and trailers are dropped
-            self.pairs.append((name.decode("latin-1"), value.decode("latin-1")))
-
-    def on_headers_complete(self) -> None:
-        assert self._parser is not None
-        status = self._parser.get_status_code()
-        if status < 200:
-            self._informational += 1
-            if self._informational > MAX_INFORMATIONAL:
-                raise ProtocolError(f"more than {MAX_INFORMATIONAL} informational responses")
-            self.pairs.clear()
-            return
-        if self.state is not READING_HEAD:
-            return
-        if status > 599:
-            raise ProtocolError(f"status {status}")
-        self.headers = headers = {name.lower(): value for name, value in self.pairs}
-        if "content-encoding" in headers and not self._raw and not self._is_head:
-            encoding = (
-                ", ".join(value for name, value in self.pairs if name.lower() == "content-encoding").strip().lower()
+    def _take_parsed(self) -> None:
+        """Change the state as the parser found, and take the blocks of the body."""
+        parser = self._parser
+        if self.state is READING_HEAD and parser.status:
+            self.status, self.pairs, self.headers, self.state = (
+                parser.status,
+                parser.pairs,
+                parser.headers,
+                READING_BODY,
             )
-            if encoding in ENCODINGS:
+            if parser.compressed:
                 self._decompressor = Decompressor()
-            elif encoding not in ("", "identity"):
-                raise ProtocolError("a content-encoding that was not requested")
-        chunked = "chunked" in headers.get("transfer-encoding", "").lower()
-        self._until_close = not chunked and "content-length" not in headers
-        self.status, self.state = status, READING_BODY
-        if self._is_head:
-            self._end(COMPLETE)
-
-    def on_body(self, body: bytes) -> None:
-        self._overhead = 0
-        if self.state is READING_BODY:
-            self._chunks.append(body)
-            self._buffered += len(body)
-            if self._buffered > HIGH_WATER and not self._reading_paused:
-                self._reading_paused = True
-                self._connection.transport.pause_reading()
-
-    def on_message_complete(self) -> None:
-        if self.state is READING_BODY:  # else it was a 1xx response
-            assert self._parser is not None
-            self._keep_alive = self._parser.should_keep_alive()
+        if parser.blocks:
+            self._body.add(parser.blocks)
+        if parser.complete and self.state is READING_BODY:
             self._end(COMPLETE)
 
     def connection_lost(self, error: Exception | None) -> None:
         """Handle the end of the connection, which ends a body without a length."""
-        if self.state is READING_BODY and self._until_close and error is None:
+        if self.state is READING_BODY and self._parser.until_close and error is None:
             self._end(COMPLETE)
             self.abort()
             self._wake()
@@ -273,9 +254,9 @@ class Response:
             return
         transport = connection.transport
         written = self._request_written and not transport.is_closing() and not transport.get_write_buffer_size()
-        if self._keep_alive and written:
-            self._resume_reading()
-            self._parser = None  # parser and response refer to each other
+        if self._parser.keep_alive and written:
+            self._body.resume_reading()
+            self._parser.close()
             connection.release()
         else:
             self.abort()
@@ -285,7 +266,8 @@ class Response:
         if self._upload is not None and self._upload is not asyncio.current_task():
             self._upload.cancel()
         if self._connection.response is self:
-            self._parser = self._connection.response = None
+            self._parser.close()
+            self._connection.response = None
             self._connection.transport.abort()
             if self._error is None and self.state is not COMPLETE:
                 self._error = ConnectionLost("the response was closed")
@@ -330,16 +312,16 @@ class Response:
     async def wait_for_body(self, *, whole: bool) -> None:
         """Wait for the first bytes of the body, or for all of it up to HIGH_WATER. Raises UpstreamFailed."""
         try:
-            while self.state is READING_BODY and not self._reading_paused and (whole or not self._chunks):
+            while self.state is READING_BODY and not self._body.paused and (whole or not self._body.blocks):
                 await self._wait()
         except OSError as error:
             raise upstream_failed(self._pool.name, error) from without_traceback(error)
 
     async def read(self) -> bytes:
         """Return the whole body. UpstreamFailed if it is longer than the client's `max_body`."""
-        if self.state is COMPLETE and self._decompressor is None and self._buffered <= self._pool.max_body:
+        if self.state is COMPLETE and self._decompressor is None and self._body.size <= self._pool.max_body:
             # Short bodies arrive with their head.
-            return self._take() if self._chunks else b""
+            return self._body.take() if self._body.blocks else b""
         chunks: list[bytes] = []
         size = 0
         async for chunk in self.iter_bytes():
@@ -353,8 +335,8 @@ class Response:
         """Yield the body as it is received. Raises UpstreamFailed."""
         try:
             while True:
-                if self._chunks:
-                    chunk = self._take()
+                if self._body.blocks:
+                    chunk = self._body.take()
                     if self._decompressor is None:
                         yield chunk
                     else:
@@ -369,24 +351,10 @@ class Response:
         except (OSError, DecompressionError) as error:
             raise upstream_failed(self._pool.name, error) from without_traceback(error)
 
-    def _take(self) -> bytes:
-        """Empty the buffer and resume reading."""
-        chunk = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
-        self._chunks.clear()
-        self._buffered = 0
-        self._resume_reading()
-        return chunk
-
-    def _resume_reading(self) -> None:
-        if self._reading_paused:
-            self._reading_paused = False
-            if not self._connection.transport.is_closing():
-                self._connection.transport.resume_reading()
-
     async def close(self) -> None:
         """End the exchange. A response whose end may arrive within LINGER seconds gets that time."""
         if self._connection.response is self:
-            if self._reading_paused or self._until_close:
+            if self._body.paused or self._parser.until_close:
                 self.abort()
             else:
                 asyncio.get_running_loop().call_later(LINGER, self.abort)

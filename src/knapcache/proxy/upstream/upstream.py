@@ -37,7 +37,8 @@ from knapcache.proxy.upstream.embedded_model import REQUEST_HEADERS
 from knapcache.proxy.upstream.failures import upstream_failed
 from knapcache.proxy.upstream.health import PassiveHealth
 from knapcache.proxy.upstream.proxies import HttpProxy, environment_proxy
-from knapcache.proxy.upstream.response import MAX_BODY, Pairs, Response
+from knapcache.proxy.upstream.response import MAX_BODY, Response
+from knapcache.proxy.upstream.response_parser import Pairs
 
 if TYPE_CHECKING:
     from knapcache.proxy.settings import UpstreamSettings
