@@ -13,7 +13,7 @@ from typing import Any
 from knapcache.cache.admission import BATCH_KEYS
 from knapcache.cache.entries import MB, columns, least_value, purge_preview, read_entries, rows_of
 from knapcache.cache.outlines import OtherRequests, OutlineIndex
-from knapcache.cache.owner_questions import ask_purge
+from knapcache.cache.owner_requests import ask_purge
 from knapcache.cache.purging import PurgeConditions
 from knapcache.cache.roles import stored_request
 from knapcache.cache.snapshot import read_snapshot

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from knapcache.cache import owner_questions
+from knapcache.cache import owner_requests
 from knapcache.cache.admission import BATCH_KEYS, AdmissionController
 from knapcache.cache.backpressure import WriteBackpressure
 from knapcache.cache.entries import read_entries
@@ -121,7 +121,7 @@ class Owner:
         self._save_snapshot()
 
     def take_arrivals(self) -> None:
-        """Settle the answers of other machines, and reply to their questions."""
+        """Settle the answers of other machines, and reply to their requests."""
         if self._network is not None and self._network.has_arrivals:
             self._settle_collected(self._network.collect_arrivals())
             self._reply(self._network)
@@ -147,8 +147,8 @@ class Owner:
         self.imported.end_round()
 
     def _reply(self, network: NetworkStore) -> None:
-        for number, question in network.take_questions():
-            network.reply(number, owner_questions.reply_to(self, question))
+        for number, request in network.take_owner_requests():
+            network.reply(number, owner_requests.reply_to(self, request))
 
     def _save_snapshot(self) -> None:
         admission = self.admission
@@ -345,7 +345,7 @@ class Reader:
         """
         if self._network is not None:
             infos = list(self.store.scan())
-            counts = owner_questions.ask_request_counts(self._network, (info.key for info in infos))
+            counts = owner_requests.ask_request_counts(self._network, (info.key for info in infos))
             if counts is not None:
                 return entry_table(infos, counts)
         return read_entries(self.store, read_snapshot(self.store.load_snapshot() or b""))
@@ -357,22 +357,22 @@ class Reader:
 
     def records(self, key: bytes) -> tuple[list[KeyRecord], float]:
         """Return what the owner knows of a key, in a store where it can be asked."""
-        return ([], math.inf) if self._network is None else owner_questions.ask_records(self._network, key)
+        return ([], math.inf) if self._network is None else owner_requests.ask_records(self._network, key)
 
     def request(self, key: bytes) -> bytes | None:
         """Return the canonical request of an entry, or of an answer that the owner has settled lately."""
         found = stored_request(self.store, key)
-        return found if found is not None or self._network is None else owner_questions.ask_request(self._network, key)
+        return found if found is not None or self._network is None else owner_requests.ask_request(self._network, key)
 
     def settled(self) -> dict[bytes, tuple[float, bytes]]:
         """Return what the owner has admitted lately, in a store where it can be asked."""
-        return {} if self._network is None else owner_questions.ask_settled(self._network)
+        return {} if self._network is None else owner_requests.ask_settled(self._network)
 
     def purge(self, conditions: PurgeConditions) -> int:
         """Let the owner purge; NotOwner if it cannot be asked."""
         if self._network is None:
             raise NotOwner("only the owner of the store can purge, and that is another process")
-        return owner_questions.ask_purge(self._network, conditions)
+        return owner_requests.ask_purge(self._network, conditions)
 
     def stats(self) -> dict[str, Any]:
         """Return nothing: only the owner has a policy."""

@@ -11,7 +11,7 @@
     hand_over(entry), collect()                       entries from readers to the owner
     put_counts(counts), take_counts()                 hit counts from readers to the owner
 
-A store of many machines has more methods (`NetworkStore`): leases on keys, and questions to the owner.
+A store of many machines has more methods (`NetworkStore`): leases on keys, and requests to the owner.
 
 Laws, tested by `knapcache.testing.check_store`:
 
@@ -271,19 +271,19 @@ class NetworkStore(Store, Protocol):
 
     @property
     def has_arrivals(self) -> bool:
-        """Whether the store knows of entries that were handed over, or of questions."""
+        """Whether the store knows of entries that were handed over, or of requests to the owner."""
 
     def collect_arrivals(self) -> Iterator[Entry]:
         """Take the entries that the store knows of; `collect` takes all."""
 
-    def ask(self, question: bytes, /, seconds: float) -> bytes:
+    def ask(self, request: bytes, /, seconds: float) -> bytes:
         """Return the owner's reply. NotOwner if none comes in time, StoreError if the store does not answer."""
 
-    def take_questions(self) -> Iterator[tuple[bytes, bytes]]:
-        """Take the questions that wait for the owner: id and question of each."""
+    def take_owner_requests(self) -> Iterator[tuple[bytes, bytes]]:
+        """Take the requests that wait for the owner: id and content of each."""
 
     def reply(self, number: bytes, content: bytes, /) -> None:
-        """Reply to a question, by its id."""
+        """Reply to a request, by its id."""
 
 
 def network_store(store: Store) -> NetworkStore | None:

@@ -18,7 +18,7 @@ import orjson
 import pytest
 
 from knapcache import Answer, Cache, Reply
-from knapcache.cache import PendingFetch, background_compile, coordinator, owner_questions
+from knapcache.cache import PendingFetch, background_compile, coordinator, owner_requests
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.roles import Reader
 from knapcache.cli.main import main
@@ -80,7 +80,7 @@ def test_the_owner_settles_at_once_what_others_hand_over(url: str, monkeypatch: 
         wait_until(lambda: owner.stats().entries == 5)
 
 
-def test_a_purge_and_questions_about_keys_work_in_every_process(url: str) -> None:
+def test_a_purge_and_requests_about_keys_work_in_every_process(url: str) -> None:
     with open_cache(url) as owner, open_cache(url) as reader:
         for key in range(3):
             answer(owner, key, key)
@@ -140,11 +140,11 @@ def test_an_owner_refuses_conditions_that_it_does_not_know(url: str) -> None:
     with open_cache(url) as owner, open_cache(url) as reader:
         answer(owner, "key", 1)
         store = store_of(reader)
-        for question in (
+        for request in (
             {"ask": "purge", "key": None, "model": None, "tenant": None, "older_than": None},
             {"ask": "purge_where", "conditions": {"shape": "round"}},
         ):
-            assert b"another version of knapcache" in store.ask(orjson.dumps(question), 10)
+            assert b"another version of knapcache" in store.ask(orjson.dumps(request), 10)
         assert owner.stats().entries == 1
 
 
@@ -159,7 +159,7 @@ def test_entries_show_the_requests_of_all_processes_in_every_process(url: str) -
 
 
 def test_without_an_owner_entries_are_listed_after_a_moment(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owner_questions, "READ_SECONDS", 0.1)
+    monkeypatch.setattr(owner_requests, "READ_SECONDS", 0.1)
     with open_cache(url) as owner:
         answer(owner, "key", 1)
         store = store_of(owner).reader()

@@ -12,7 +12,7 @@ commands of callers that have given up. So a lease whose command had no answer i
 A reader hands its answer over before it ends the lease, so those who wait find it in the nursery. The owner may have
 decided not to store its answer. If others wait for it, `end` leaves it in the nursery for them.
 
-Rejected: a message to those who wait. It can be lost, so they would have to ask again all the same, and a question
+Rejected: a message to those who wait. It can be lost, so they would have to ask again all the same, and a request
 costs the engine less than a tenth of a millisecond.
 """
 

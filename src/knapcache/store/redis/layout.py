@@ -19,9 +19,9 @@ and with `O` as `{PREFIX:o}`:
     O:owner, O:epoch    strings  token of the owner, with a lease; epoch of the last owner
     O:snap, O:snap.G.I  hash, strings   generation, chunks and seal of the snapshot; its chunks of at most 1 MB
     O:c, O:cb           list, string    hit counts for the owner; their bytes
-    O:q, O:r.ID         list, strings   questions to the owner, and its replies (questions.py)
+    O:q, O:r.ID         list, strings   requests to the owner, and its replies (owner_requests.py)
     O:gone              channel  names of removed entries, 32 bytes each
-    O:new               channel  shards with entries to collect; "q" for a question
+    O:new               channel  shards with entries to collect; "q" for a request to the owner
     O:d:KIND, O:d:KIND:NAME   zset, strings   documents of the processes for each other (documents.py)
     O:l:KIND, O:l       stream, string    bounded logs of records, and their epoch (record_logs.py)
     O:l:KIND.i, .s, .c  hash, zset, hash  their names and scopes
@@ -132,7 +132,7 @@ class KeyNames:
         self.owner, self.epoch = common + b":owner", common + b":epoch"
         self.snapshot = common + b":snap"
         self.counts, self.counts_bytes = common + b":c", common + b":cb"
-        self.questions, self.reply = common + b":q", common + b":r."
+        self.owner_requests, self.reply = common + b":q", common + b":r."
         self.gone, self.arrivals = channels(prefix)
 
     def shard(self, key: bytes) -> int:

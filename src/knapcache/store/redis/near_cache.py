@@ -1,7 +1,7 @@
 """The near cache: recently read entries in the memory of this process, invalidated by the engine.
 
 Scripts publish the names of what they remove. A thread subscribes to them and discards those entries. The same thread
-receives messages of arrivals, for the owner: shards with entries to collect, and questions (layout.py). It also sends a
+receives messages of arrivals, for the owner: shards with entries to collect, and requests (layout.py). It also sends a
 PING every PING_SECONDS. Without any message for SILENCE_SECONDS the subscription counts as lost: the near cache is
 emptied, and stays empty until the next subscription is confirmed. So an entry that was removed in the engine is served
 no longer than SILENCE_SECONDS, also when the connection fails silently.

@@ -1,4 +1,4 @@
-"""Exchange between the readers and the owner of a store, through the engine: answers, hit counts and questions."""
+"""Exchange between the readers and the owner of a store, through the engine: answers, hit counts and requests."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from knapcache.store.base import Entry
-from knapcache.store.redis import counts, layout, questions
+from knapcache.store.redis import counts, layout, owner_requests
 from knapcache.store.redis.membership import Membership
 from knapcache.store.redis.urls import MAX_SHARDS
 from knapcache.store.redis.writer import QueuedChange
 from knapcache.store.sqlite.rows import Sealer
 
-QUESTION = b"q"
-"""The message of a question; other arrivals name a shard."""
+OWNER_REQUEST = b"q"
+"""The message of a request to the owner; other arrivals name a shard."""
 
 
 class OwnerExchange:
@@ -30,7 +30,7 @@ class OwnerExchange:
         self._arrivals_lock = threading.Lock()
 
     def _on_arrival(self, message: bytes) -> None:
-        if message == QUESTION or (message.isdigit() and int(message) < MAX_SHARDS):
+        if message == OWNER_REQUEST or (message.isdigit() and int(message) < MAX_SHARDS):
             with self._arrivals_lock:
                 self._arrivals.add(message)
 
@@ -46,7 +46,7 @@ class OwnerExchange:
 
     @property
     def has_arrivals(self) -> bool:
-        """Whether the engine has reported answers or questions that the owner has not taken."""
+        """Whether the engine has reported answers or requests that the owner has not taken."""
         return bool(self._arrivals)
 
     def collect_arrivals(self) -> Iterator[Entry]:
@@ -69,18 +69,19 @@ class OwnerExchange:
         writer, attachment = self._member.ownership()
         return counts.take_counts(self._member.engine, attachment.names, self._sealer, writer.table.epoch)
 
-    # Questions.
+    # Requests to the owner.
 
-    def ask(self, question: bytes, seconds: float = questions.REPLY_SECONDS) -> bytes:
-        """Return the owner's reply; NotOwner if there is none within so many seconds."""
-        return questions.ask(self._member.engine, self._member.attachment().names, self._sealer, question, seconds)
+    def ask(self, request: bytes, seconds: float = owner_requests.REPLY_SECONDS) -> bytes:
+        """Return the owner's reply; NotOwner if there is none within `seconds`."""
+        names = self._member.attachment().names
+        return owner_requests.ask(self._member.engine, names, self._sealer, request, seconds)
 
-    def take_questions(self) -> Iterator[tuple[bytes, bytes]]:
-        """Take the questions that wait for the owner: id and question of each."""
+    def take_owner_requests(self) -> Iterator[tuple[bytes, bytes]]:
+        """Take the requests that wait for the owner: id and content of each."""
         writer, attachment = self._member.ownership()
-        self._arrivals.discard(QUESTION)
-        return questions.take(self._member.engine, attachment.names, self._sealer, writer.table.epoch)
+        self._arrivals.discard(OWNER_REQUEST)
+        return owner_requests.take(self._member.engine, attachment.names, self._sealer, writer.table.epoch)
 
     def reply(self, number: bytes, content: bytes) -> None:
-        """Reply to a question."""
-        questions.reply(self._member.engine, self._member.attachment().names, self._sealer, number, content)
+        """Reply to a request."""
+        owner_requests.reply(self._member.engine, self._member.attachment().names, self._sealer, number, content)

@@ -58,7 +58,7 @@ _OF_SCRIPTS: dict[str, Callable[[Any], bool]] = {
         (scripts.PARK, lambda reply: isinstance(reply, bytes)),
         (scripts.TAKE, _present),
         (scripts.TAKE_COUNTS, _present),
-        (scripts.TAKE_QUESTIONS, _present),
+        (scripts.TAKE_OWNER_REQUESTS, _present),
         (scripts.DESCRIBE, lambda reply: _texts(reply) and len(reply) == 5),
         (scripts.ACQUIRE, _text),
         (scripts.LEAD, lambda reply: isinstance(reply, bytes) or reply in (0, 1)),

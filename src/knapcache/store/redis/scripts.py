@@ -309,7 +309,7 @@ return found
 )
 
 ASK = """
--- KEYS: questions. ARGV: record, most records, milliseconds to live, channel of arrivals.
+-- KEYS: requests to the owner. ARGV: record, most records, milliseconds to live, channel of arrivals.
 if redis.call('LLEN', KEYS[1]) >= tonumber(ARGV[2]) then return 0 end
 redis.call('RPUSH', KEYS[1], ARGV[1])
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
@@ -317,10 +317,10 @@ redis.call('PUBLISH', ARGV[4], 'q')
 return 1
 """
 
-TAKE_QUESTIONS = (
+TAKE_OWNER_REQUESTS = (
     _OWNER_FENCE
     + """
--- KEYS: questions, epoch. ARGV: epoch.
+-- KEYS: requests to the owner, epoch. ARGV: epoch.
 local found = redis.call('LRANGE', KEYS[1], 0, -1)
 redis.call('DEL', KEYS[1])
 return found
@@ -390,6 +390,6 @@ SHA1 = {
     script: hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
     for script in (
         OPEN, DECIDE, PARK, TAKE, DESCRIBE, ACQUIRE, RENEW, RELEASE, SAVE_SNAPSHOT, PUT_COUNTS, TAKE_COUNTS,
-        LEAD, RENEW_KEY, END_LEASE, ASK, TAKE_QUESTIONS, APPEND, COUNT_CALLS, COUNT_IN_FLIGHT,
+        LEAD, RENEW_KEY, END_LEASE, ASK, TAKE_OWNER_REQUESTS, APPEND, COUNT_CALLS, COUNT_IN_FLIGHT,
     )
 }  # fmt: skip

@@ -7,13 +7,13 @@ import threading
 import pytest
 
 from knapcache.errors import NotOwner, StoreError
-from knapcache.store.redis import questions
+from knapcache.store.redis import owner_requests
 from tests.store.redis.conftest import OpenStore
 from tests.support.redis_servers import EngineServer
 from tests.support.timing import wait_until
 
 
-def test_the_owner_hears_of_a_question_and_its_reply_reaches_the_process_that_asked(
+def test_the_owner_hears_of_a_request_and_its_reply_reaches_the_process_that_asked(
     engine: EngineServer, open_store: OpenStore
 ) -> None:
     owner, one, two = (open_store(engine.url, encryption_keys=[b"k" * 32]) for _ in range(3))
@@ -29,16 +29,16 @@ def test_the_owner_hears_of_a_question_and_its_reply_reaches_the_process_that_as
 
     def take_both() -> bool:
         if owner.has_arrivals:
-            taken.update(owner.take_questions())
+            taken.update(owner.take_owner_requests())
         return len(taken) == 2
 
     wait_until(take_both)
-    for number, question in taken.items():
-        owner.reply(number, b"reply to " + question)
+    for number, request in taken.items():
+        owner.reply(number, b"reply to " + request)
     for thread in threads:
         thread.join()
     assert replies == {"one": b"reply to one", "two": b"reply to two"}
-    assert list(owner.take_questions()) == []
+    assert list(owner.take_owner_requests()) == []
     assert not owner.has_arrivals
 
 
@@ -47,19 +47,19 @@ def test_without_an_owner_there_is_no_reply(engine: EngineServer, open_store: Op
     with pytest.raises(NotOwner, match="no process owns the store now"):
         reader.ask(b"?", seconds=0.1)
     with pytest.raises(NotOwner):
-        list(reader.take_questions())
+        list(reader.take_owner_requests())
 
 
-def test_questions_and_replies_are_bounded_and_sealed(engine: EngineServer, open_store: OpenStore) -> None:
+def test_requests_and_replies_are_bounded_and_sealed(engine: EngineServer, open_store: OpenStore) -> None:
     owner, reader = open_store(engine.url), open_store(engine.url)
     with pytest.raises(StoreError, match="at most"):
-        reader.ask(bytes(questions.MAX_BYTES + 1))
+        reader.ask(bytes(owner_requests.MAX_BYTES + 1))
     names = owner._member.attachment().names
     with engine.client() as client:
-        client.rpush(names.questions, b"", b"x" * 10, b"y" * 100)
-    assert list(owner.take_questions()) == []
+        client.rpush(names.owner_requests, b"", b"x" * 10, b"y" * 100)
+    assert list(owner.take_owner_requests()) == []
     with engine.client() as client:
-        client.rpush(names.questions, *[b"x"] * questions.MAX_WAITING)
+        client.rpush(names.owner_requests, *[b"x"] * owner_requests.MAX_WAITING)
     with pytest.raises(StoreError, match="wait for the owner"):
         reader.ask(b"?")
 

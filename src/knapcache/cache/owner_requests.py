@@ -1,8 +1,8 @@
-"""Questions that any process of a store asks its owner: to purge, and for its records and counts of keys.
+"""Requests of any process of a store to its owner: to purge, and for its records and counts of keys.
 
-A question is a JSON object with `ask` and its arguments, a reply a JSON object with `found` or `error`. Without a reply
-that can be read, purging raises StoreError, and the other questions return nothing. These are asked for pages that
-people look at, so they wait for a short time only.
+A request to the owner is a JSON object with `ask` and its arguments, a reply a JSON object with `found` or
+`error`. Without a reply that can be read, purging raises StoreError, and the other functions return nothing. Those are
+called for pages that people look at, so they wait for a short time only.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ KEY_PREFIX = 8
 _COUNT = struct.Struct(f"<{KEY_PREFIX}sI")
 
 
-class Answering(Protocol):
-    """The owner, as it replies."""
+class RequestedOwner(Protocol):
+    """What the owner does for requests of other processes."""
 
     def purge(self, conditions: PurgeConditions) -> int:
         """Remove the entries that meet every condition. Return how many."""
@@ -47,7 +47,7 @@ class Answering(Protocol):
         """Return the canonical request of a key."""
 
     def settled(self) -> dict[bytes, tuple[float, bytes]]:
-        """Return the times and canonical requests of answers that were admitted lately, by key."""
+        """Return the times and canonical requests of recently admitted answers, by key."""
 
     def entries(self) -> EntryTable:
         """Return the metadata of all entries."""
@@ -55,7 +55,7 @@ class Answering(Protocol):
 
 def ask_purge(store: NetworkStore, conditions: PurgeConditions) -> int:
     """Let the owner purge. Return how many entries it removed; StoreError if it did not."""
-    # Not "purge", the question of 0.2.0: an owner of that version would ignore conditions that it does not know.
+    # Not "purge", the request of 0.2.0: an owner of that version would ignore conditions that it does not know.
     found = _ask(store, "purge_where", PURGE_SECONDS, conditions=conditions.to_json())
     if not isinstance(found, int):
         raise StoreError("the owner of the store sent no number of purged entries")
@@ -81,7 +81,7 @@ def ask_request(store: NetworkStore, key: bytes) -> bytes | None:
 
 
 def ask_settled(store: NetworkStore) -> dict[bytes, tuple[float, bytes]]:
-    """Return the times and canonical requests of answers that were admitted lately, by key."""
+    """Return the times and canonical requests of recently admitted answers, by key."""
     try:
         rows = _ask(store, "settled")
         return {bytes.fromhex(key): (float(time), base64.b64decode(request)) for key, time, request in rows}
@@ -99,9 +99,9 @@ def ask_request_counts(store: NetworkStore, keys: Iterable[bytes]) -> dict[bytes
     return {key: counts.get(key[:KEY_PREFIX], 1.0) for key in keys}
 
 
-def _ask(store: NetworkStore, question: str, seconds: float | None = None, **arguments: Any) -> Any:
+def _ask(store: NetworkStore, name: str, seconds: float | None = None, **arguments: Any) -> Any:
     try:
-        reply = orjson.loads(store.ask(orjson.dumps({"ask": question, **arguments}), seconds or READ_SECONDS))
+        reply = orjson.loads(store.ask(orjson.dumps({"ask": name, **arguments}), seconds or READ_SECONDS))
         error = reply.get("error")
     except (ValueError, AttributeError):
         raise StoreError("the owner of the store sent a reply that cannot be read") from None
@@ -110,21 +110,21 @@ def _ask(store: NetworkStore, question: str, seconds: float | None = None, **arg
     return reply.get("found")
 
 
-def reply_to(owner: Answering, question: bytes) -> bytes:
-    """Return the reply to a question."""
+def reply_to(owner: RequestedOwner, content: bytes) -> bytes:
+    """Return the reply to a request."""
     try:
-        return orjson.dumps({"found": _found(owner, orjson.loads(question))})
+        return orjson.dumps({"found": _found(owner, orjson.loads(content))})
     except KnapcacheError as error:
         return orjson.dumps({"error": str(error)})
     except (ValueError, TypeError, LookupError):
-        return orjson.dumps({"error": "the question cannot be read; is another version of knapcache running?"})
+        return orjson.dumps({"error": "the request cannot be read; is another version of knapcache running?"})
 
 
-def _found(owner: Answering, question: dict[str, Any]) -> Any:
-    key = None if question.get("key") is None else bytes.fromhex(question["key"])
-    match question["ask"], key:
+def _found(owner: RequestedOwner, asked: dict[str, Any]) -> Any:
+    key = None if asked.get("key") is None else bytes.fromhex(asked["key"])
+    match asked["ask"], key:
         case "purge_where", None:
-            return owner.purge(purge_conditions(**question["conditions"]))
+            return owner.purge(purge_conditions(**asked["conditions"]))
         case "records", bytes():
             records, since = owner.records(key)
             return {"records": [record._asdict() for record in records], "since": since}
@@ -135,7 +135,7 @@ def _found(owner: Answering, question: dict[str, Any]) -> Any:
             return _newest(owner.settled())
         case "counts", None:
             return base64.b64encode(_packed_counts(owner.entries())).decode()
-    raise LookupError(question["ask"])
+    raise LookupError(asked["ask"])
 
 
 def _packed_counts(table: EntryTable) -> bytes:

@@ -1,9 +1,9 @@
-"""Questions of any process to the owner, and its replies.
+"""Requests of any process to the owner, and its replies.
 
-    O:q      list     ID and sealed question; at most MAX_WAITING, for REPLY_SECONDS after the last one
+    O:q      list     ID and sealed request; at most MAX_WAITING, for REPLY_SECONDS after the last one
     O:r.ID   string   sealed reply, for REPLY_SECONDS
 
-A question that no owner has taken within REPLY_SECONDS is gone, as is the process that waited for the reply.
+A request that no owner has taken within REPLY_SECONDS is gone, as is the process that waited for the reply.
 """
 
 from __future__ import annotations
@@ -20,21 +20,23 @@ from knapcache.store.sqlite.rows import Sealer
 
 MAX_WAITING = 64
 MAX_BYTES = 1 << 20
-"""Most bytes of a question and of a reply."""
+"""Most bytes of a request and of a reply."""
 REPLY_SECONDS = 30.0
 POLL_SECONDS = 0.02
 _ID_BYTES, _SEAL_BYTES = 16, 16
+SEALED = b"question"
+"""What seals of requests begin with. The word of 0.2.0 stays, so that processes of both versions work together."""
 
 
-def ask(engine: Engine, names: KeyNames, sealer: Sealer, question: bytes, seconds: float) -> bytes:
-    """Return the owner's reply; NotOwner if there is none within so many seconds."""
-    if len(question) > MAX_BYTES:
-        raise StoreError(f"a question to the owner has at most {MAX_BYTES} bytes, not {len(question)}")
+def ask(engine: Engine, names: KeyNames, sealer: Sealer, request: bytes, seconds: float) -> bytes:
+    """Return the owner's reply; NotOwner if there is none within `seconds`."""
+    if len(request) > MAX_BYTES:
+        raise StoreError(f"a request to the owner has at most {MAX_BYTES} bytes, not {len(request)}")
     number = secrets.token_bytes(_ID_BYTES)
-    record = number + b"".join(sealer.protect(b"question" + number, question))
+    record = number + b"".join(sealer.protect(SEALED + number, request))
     life = int(REPLY_SECONDS * 1000)
-    if not engine.run(scripts.ASK, [names.questions], record, MAX_WAITING, life, names.arrivals):
-        raise StoreError(f"{MAX_WAITING} questions wait for the owner of the store already")
+    if not engine.run(scripts.ASK, [names.owner_requests], record, MAX_WAITING, life, names.arrivals):
+        raise StoreError(f"{MAX_WAITING} requests wait for the owner of the store already")
     deadline = time.monotonic() + seconds
     key = names.reply + number.hex().encode()
     while time.monotonic() < deadline:
@@ -46,16 +48,16 @@ def ask(engine: Engine, names: KeyNames, sealer: Sealer, question: bytes, second
 
 
 def take(engine: Engine, names: KeyNames, sealer: Sealer, epoch: int) -> Iterator[tuple[bytes, bytes]]:
-    """Take the questions that wait: id and question of each. Damaged ones are dropped."""
-    for record in engine.run(scripts.TAKE_QUESTIONS, [names.questions, names.epoch], epoch):
+    """Take the requests that wait: id and content of each. Damaged ones are dropped."""
+    for record in engine.run(scripts.TAKE_OWNER_REQUESTS, [names.owner_requests, names.epoch], epoch):
         number = record[:_ID_BYTES]
-        question = _reveal(sealer, b"question" + number, record[_ID_BYTES:])
-        if question is not None:
-            yield number, question
+        request = _reveal(sealer, SEALED + number, record[_ID_BYTES:])
+        if request is not None:
+            yield number, request
 
 
 def reply(engine: Engine, names: KeyNames, sealer: Sealer, number: bytes, content: bytes) -> None:
-    """Reply to a question."""
+    """Reply to a request."""
     key = names.reply + number.hex().encode()
     record = b"".join(sealer.protect(b"reply" + number, content))
     engine.command(key, "SET", key, record, "PX", int(REPLY_SECONDS * 1000))
