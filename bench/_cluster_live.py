@@ -23,7 +23,7 @@ from tests.support.cluster_load import SECRET, proxies_on
 from tests.support.cluster_scenarios import freeze_engine, kill_primary_under_load, send_bursts
 from tests.support.engine_cuts import cut_repeatedly
 from tests.support.owner_scenarios import kill_owners, wake_stopped_owners
-from tests.support.redis_servers import EngineCluster, EngineServer, SentinelGroup, require_engine
+from tests.support.redis_servers import ClusterProcesses, RedisProcess, SentinelGroup, require_engine
 
 from knapcache.cli.output import print_table
 from knapcache.store.redis.ownership import LEASE_SECONDS
@@ -66,9 +66,9 @@ def engine_version() -> str:
     return f"{words[0].lower()} {next(word[2:] for word in words if word.startswith('v='))}"
 
 
-def pinned_engine(folder: Path) -> EngineServer:
+def pinned_engine(folder: Path) -> RedisProcess:
     """Start a server on the core of the load generator: the proxy under test has its core to itself."""
-    server = EngineServer(folder)
+    server = RedisProcess(folder)
     if LOAD_CORE >= 0:
         os.sched_setaffinity(server.process.pid, {LOAD_CORE})
     return server
@@ -82,7 +82,7 @@ def shared_proxy(folder: Path, upstream: int, url: str) -> ServerProcess:
 
 
 def measure_hits(run: LiveRun) -> list[Row]:
-    """Measure hits of one proxy at a time: on a file, on a shared store from the near cache, and from the engine."""
+    """Measure hits of one proxy at a time: on a file, on a shared store from the near cache, and from the server."""
     rows: dict[tuple[str, str], Row] = {}
     order, chats = zipf_order(), [chat(f"prompt-{k}") for k in range(PROMPTS)]
     with ExitStack() as stack:
@@ -177,7 +177,7 @@ def measure_failovers(run: LiveRun) -> list[Row]:
     rows = []
     for name in ("Sentinel", "Cluster, 3 + 3"):
         folder = run.new_folder()
-        engine = SentinelGroup(folder, 3) if name == "Sentinel" else EngineCluster(folder, replicas=1)
+        engine = SentinelGroup(folder, 3) if name == "Sentinel" else ClusterProcesses(folder, replicas=1)
         with closing(engine):
             shards = 4 if name == "Sentinel" else 12
             counts = kill_primary_under_load(folder, engine, seconds_before=before, seconds_after=after, shards=shards)
@@ -190,7 +190,7 @@ def measure_takeovers(run: LiveRun) -> list[Row]:
     """Kill owners of a small and of a large store."""
     rows = []
     for entries, rounds in ((1000, run.count(5)), (run.count(100_000, 5000), run.count(3))):
-        with EngineServer(run.new_folder()) as server:
+        with RedisProcess(run.new_folder()) as server:
             rows.append(kill_owners(server, entries, rounds))
         run.report(f"owner killed with {entries:,} entries: {max(rows[-1]['decides_seconds']):.1f} s at most")
     return rows
@@ -198,7 +198,7 @@ def measure_takeovers(run: LiveRun) -> list[Row]:
 
 def measure_fencing(run: LiveRun) -> Row:
     rounds = run.count(20, 2)
-    with EngineServer(run.new_folder()) as server:
+    with RedisProcess(run.new_folder()) as server:
         return wake_stopped_owners(server, rounds, progress=run.progress("owners stopped and woken", rounds))
 
 
@@ -210,7 +210,7 @@ def measure_cuts(run: LiveRun) -> Row:
 
 def measure_bursts(run: LiveRun) -> Row:
     with (
-        EngineServer(run.new_folder()) as server,
+        RedisProcess(run.new_folder()) as server,
         FakeUpstream(delay=0.05) as upstream,
         proxies_on(run.new_folder(), upstream, server.url) as proxies,
     ):
@@ -221,7 +221,7 @@ def measure_bursts(run: LiveRun) -> Row:
 
 def measure_freeze(run: LiveRun) -> Row:
     with (
-        EngineServer(run.new_folder()) as server,
+        RedisProcess(run.new_folder()) as server,
         FakeUpstream(delay=0.02) as upstream,
         proxies_on(run.new_folder(), upstream, f"{server.url}?near=0", 1) as (proxy,),
     ):

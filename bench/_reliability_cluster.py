@@ -7,7 +7,7 @@ from contextlib import closing
 from _reliability_run import Measured, ReliabilityRow, Run
 from tests.support.cluster_scenarios import check_counts, kill_primaries_repeatedly
 from tests.support.owner_scenarios import replace_owners, wake_stopped_owners
-from tests.support.redis_servers import EngineCluster, EngineServer
+from tests.support.redis_servers import ClusterProcesses, RedisProcess
 
 MAX_FAILED = 0.001
 SECONDS_BETWEEN_FAILURES = 10.0
@@ -15,7 +15,7 @@ SECONDS_BETWEEN_FAILURES = 10.0
 
 def failing_primaries(run: Run) -> Measured:
     rounds = run.count(12, 2)
-    with closing(EngineCluster(run.folder, replicas=1)) as cluster:
+    with closing(ClusterProcesses(run.folder, replicas=1)) as cluster:
         counts = kill_primaries_repeatedly(
             run.folder, cluster, rounds, SECONDS_BETWEEN_FAILURES, run.progress("failures", rounds)
         )
@@ -33,7 +33,7 @@ def failing_primaries(run: Run) -> Measured:
 
 
 def stale_owners(run: Run) -> Measured:
-    with EngineServer(run.folder) as server:
+    with RedisProcess(run.folder) as server:
         rounds, stopped = run.count(1000, 20), run.count(20, 2)
         replaced = replace_owners(server, rounds, 1, run.progress("owners replaced", rounds))
         woken = wake_stopped_owners(server, stopped, progress=run.progress("owners stopped", stopped))

@@ -6,7 +6,7 @@
 What the design of the sharing costs is an experiment, `knapcache experiment cluster`. The targets here:
 
     hits        a hit from the near cache costs the proxy's process at most 5 µs of CPU time more than one of a proxy
-                with a SQLite file; a hit from the engine costs at most 200 µs
+                with a SQLite file; a hit from the server costs at most 200 µs
     misses      p50 at most 2 ms above that with a SQLite file
     failovers   kill -9 of a primary under the load of OpenAI's SDK at three proxies, under Sentinel and in a cluster of
                 3 + 3 with a node timeout of 2 s: no failed request, no wrong answer, never more than the limit, and at
@@ -15,7 +15,7 @@ What the design of the sharing costs is an experiment, `knapcache experiment clu
     fencing     20 owners are stopped, replaced and woken: each is refused
     cuts        50 kills of a primary or of the process that writes to it: all books are consistent
     bursts      100 times the same new request at three proxies at once: one upstream call each
-    freeze      the engine is stopped (SIGSTOP): one request waits 250 ms, and the others do not wait
+    freeze      the server is stopped (SIGSTOP): one request waits 250 ms, and the others do not wait
 
 A hit is measured with the load generator of bench/proxy.py. The baseline, a proxy with a SQLite file, runs in the same
 rounds, and so does LiteLLM's proxy with its cache in Redis. Of each number of a hit the best round is reported.

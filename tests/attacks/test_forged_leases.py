@@ -1,4 +1,4 @@
-"""Forged leases, owners and epochs: someone writes them into the engine of a shared store without the secret."""
+"""Forged leases, owners and epochs: someone writes them into the server of a shared store without the secret."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from knapcache.store.redis.store import RedisStore
 from knapcache.store.redis.urls import parse
 from tests.proxy.test_shared_store import SharedProxy
 from tests.support.recording_upstream import RecordingUpstream
-from tests.support.redis_servers import EngineServer
+from tests.support.redis_servers import RedisProcess
 from tests.support.stores import entry_of, key_of
 from tests.support.timing import wait_until, within
 
@@ -23,12 +23,12 @@ FORGED_EPOCHS = (b"9" * 15, b"9" * 16, b"9" * 30, b"1e300", b"inf", b"nan", b"-1
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[EngineServer]:
-    with EngineServer(tmp_path) as server:
+def engine(tmp_path: Path) -> Iterator[RedisProcess]:
+    with RedisProcess(tmp_path) as server:
         yield server
 
 
-def open_store(engine: EngineServer) -> RedisStore:
+def open_store(engine: RedisProcess) -> RedisStore:
     scheme, location = engine.url.split(":", 1)
     return RedisStore(parse(scheme, f"{location}?near=0&shards=2&timeout=5"), 2 << 20, secret=b"secret")
 
@@ -38,7 +38,7 @@ def write_wrong_type(client: Any, key: bytes) -> None:
     client.rpush(key, b"x")
 
 
-def test_a_lease_that_no_process_gave_does_not_block_a_key(engine: EngineServer) -> None:
+def test_a_lease_that_no_process_gave_does_not_block_a_key(engine: RedisProcess) -> None:
     with engine.client() as client, open_store(engine) as store:
         client_key = store._member.attachment().reader.lease_key
         for number, life in enumerate((None, 3_600_000, 11_000)):
@@ -61,7 +61,7 @@ def test_a_lease_that_no_process_gave_does_not_block_a_key(engine: EngineServer)
         assert not other.is_due, "a damaged lease kept another from being renewed"
 
 
-def test_an_owner_recovers_from_forged_owners_and_epochs(engine: EngineServer) -> None:
+def test_an_owner_recovers_from_forged_owners_and_epochs(engine: RedisProcess) -> None:
     with engine.client() as client, open_store(engine) as store:
         names = store._member.attachment().names
         seconds = int(client.time()[0])
@@ -92,7 +92,7 @@ def test_an_owner_recovers_from_forged_owners_and_epochs(engine: EngineServer) -
 
 
 def test_answers_are_right_while_leases_are_forged(
-    engine: EngineServer, upstream: RecordingUpstream, tmp_path: Path
+    engine: RedisProcess, upstream: RecordingUpstream, tmp_path: Path
 ) -> None:
     client = engine.client()
     with SharedProxy(tmp_path, upstream.openai_url, engine.url) as proxy:

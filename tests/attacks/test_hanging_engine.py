@@ -13,7 +13,7 @@ import pytest
 from tests.proxy.test_shared_store import CHAT, SharedProxy
 from tests.support.programs import find_module
 from tests.support.recording_upstream import RecordingUpstream
-from tests.support.redis_servers import EngineServer
+from tests.support.redis_servers import RedisProcess
 from tests.support.timing import wait_until, within
 
 find_module("redis", "the extra redis")
@@ -22,8 +22,8 @@ REQUESTS = 12
 
 
 @pytest.fixture
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
-    with EngineServer(tmp_path_factory.mktemp("engine")) as server:
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
+    with RedisProcess(tmp_path_factory.mktemp("engine")) as server:
         yield server
 
 
@@ -37,7 +37,7 @@ def used(proxy: SharedProxy, limit: str) -> float:
     return float(next(row["used"] for row in rows if row["limit"] == limit))
 
 
-def test_limits_hold_while_the_engine_hangs(engine: EngineServer, upstream: RecordingUpstream, tmp_path: Path) -> None:
+def test_limits_hold_while_the_engine_hangs(engine: RedisProcess, upstream: RecordingUpstream, tmp_path: Path) -> None:
     prices = {CHAT["model"]: {"input": 1e5, "output": 0.0}}
     limits = {"requests_per_minute": REQUESTS, "usd_per_day": 1000.0}
     with SharedProxy(tmp_path, upstream.openai_url, engine.url, limits=limits, prices=prices) as proxy:

@@ -1,4 +1,4 @@
-"""A server in place of the engine of a shared store that sends anything: requests are answered, and none wrongly."""
+"""A server in place of the server of a shared store that sends anything: requests are answered, and none wrongly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from tests.proxy.test_shared_store import SharedProxy
 from tests.support.recording_upstream import RecordingUpstream
-from tests.support.redis_servers import EngineServer
+from tests.support.redis_servers import RedisProcess
 from tests.support.timing import wait_until, within
 
 pytest.importorskip("redis", reason="the extra redis is not installed")
@@ -22,7 +22,7 @@ pytest.importorskip("redis", reason="the extra redis is not installed")
 Send = Callable[[socket.socket], None]
 
 
-class HostileEngine:
+class HostileServer:
     """Relays connections to a real server. With `reply` set, it answers each packet with that instead."""
 
     def __init__(self, port: int) -> None:
@@ -111,14 +111,14 @@ SLOW: dict[str, Send] = {"endless text": sends_without_end, "slow drip": drips}
 
 
 @pytest.fixture
-def hostile(tmp_path: Path) -> Iterator[HostileEngine]:
-    with EngineServer(tmp_path) as server:
-        engine = HostileEngine(server.port)
+def hostile(tmp_path: Path) -> Iterator[HostileServer]:
+    with RedisProcess(tmp_path) as server:
+        engine = HostileServer(server.port)
         yield engine
         engine.close()
 
 
-def attack(proxy: SharedProxy, hostile: HostileEngine, replies: dict[str, Send]) -> None:
+def attack(proxy: SharedProxy, hostile: HostileServer, replies: dict[str, Send]) -> None:
     def text(prompt: str) -> str:
         answer: str = proxy.ask(prompt).json()["choices"][0]["message"]["content"]
         return answer
@@ -126,7 +126,7 @@ def attack(proxy: SharedProxy, hostile: HostileEngine, replies: dict[str, Send])
     for name, reply in replies.items():
         hostile.become(reply)
         for k in range(3):
-            with within(20, f"a request while the engine sends: {name}"):
+            with within(20, f"a request while the server sends: {name}"):
                 assert text(f"{name} {k}") == f"You said: {name} {k}"
             assert text("stored before") == "You said: stored before"
         hostile.become(None)
@@ -137,7 +137,7 @@ def attack(proxy: SharedProxy, hostile: HostileEngine, replies: dict[str, Send])
 @pytest.mark.parametrize("names", [QUICK, pytest.param([*REPLIES], marks=pytest.mark.long)])
 def test_whatever_the_engine_sends_requests_are_answered(
     names: list[str],
-    hostile: HostileEngine,
+    hostile: HostileServer,
     upstream: RecordingUpstream,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -152,7 +152,7 @@ def test_whatever_the_engine_sends_requests_are_answered(
 
 @pytest.mark.long
 def test_replies_without_end_take_neither_threads_nor_memory(
-    hostile: HostileEngine, upstream: RecordingUpstream, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    hostile: HostileServer, upstream: RecordingUpstream, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with SharedProxy(tmp_path / "data", upstream.openai_url, f"{hostile.url}?near=0") as proxy:
         proxy.ask("stored before")

@@ -1,4 +1,4 @@
-"""Attacks on a shared store by someone who can write to the engine and does not know the secret."""
+"""Attacks on a shared store by someone who can write to the server and does not know the secret."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.proxy.test_shared_store import SharedProxy
 from tests.support.programs import find_module
 from tests.support.recording_upstream import RecordingUpstream
-from tests.support.redis_servers import EngineServer
+from tests.support.redis_servers import RedisProcess
 from tests.support.timing import wait_until
 
 find_module("redis", "the extra redis")
@@ -21,8 +21,8 @@ MESSAGES = (b"", b"x", b"\xff" * 33, b"a" * 100_000, b"9" * 5000)
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
-    with EngineServer(tmp_path_factory.mktemp("engine")) as server:
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
+    with RedisProcess(tmp_path_factory.mktemp("engine")) as server:
         yield server
 
 
@@ -57,7 +57,7 @@ def damage_in_place(client: Any, key: bytes) -> None:
 
 @pytest.mark.parametrize("damage", [replace_by_text, replace_by_hash, replace_by_list, damage_in_place])
 def test_damage_serves_no_wrong_answer_and_ends_with_its_removal(
-    damage: Callable[[Any, bytes], None], engine: EngineServer, upstream: RecordingUpstream, tmp_path: Path
+    damage: Callable[[Any, bytes], None], engine: RedisProcess, upstream: RecordingUpstream, tmp_path: Path
 ) -> None:
     client = engine.client()
     client.flushall()

@@ -17,12 +17,12 @@ from knapcache import Answer, Cache, Reply
 from knapcache.cli.cache_file import FILE_NAME, SECRET_NAME
 from knapcache.cli.main import main
 from knapcache.store.base import NOT_IN_MEMORY
-from knapcache.store.redis.layout import MIN_SIZE_LIMIT, EngineLayout
+from knapcache.store.redis.layout import MIN_SIZE_LIMIT, ServerLayout
 from knapcache.store.redis.store import RedisStore
 from knapcache.store.size_limits import size_limit_of
 from knapcache.store.sqlite.layout import DiskLayout
 from tests.support.programs import find_module
-from tests.support.redis_servers import EngineServer
+from tests.support.redis_servers import RedisProcess
 from tests.support.timing import wait_until
 
 find_module("redis", "the extra redis")
@@ -32,8 +32,8 @@ PASSWORD = "hunter2"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
-    with EngineServer(tmp_path_factory.mktemp("engine")) as server:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
+    with RedisProcess(tmp_path_factory.mktemp("engine")) as server:
         with server.client() as client:
             client.acl_setuser("alice", enabled=True, passwords=["+" + PASSWORD], keys="*", channels="*",
                                commands=["+@all"])  # fmt: skip
@@ -41,7 +41,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
 
 
 @pytest.fixture
-def url(server: EngineServer, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def url(server: RedisProcess, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """A URL with a password and a prefix of the test's own."""
     monkeypatch.setenv("KNAPCACHE_SECRET", SECRET)
     prefix = re.sub(r"\W", "", request.node.name)[:40]
@@ -217,16 +217,16 @@ def test_an_engine_that_goes_away_is_one_clear_error(
     file = tmp_path / "entries.jsonl"
     run(capsys, "export", folder, "-o", file)
     monkeypatch.setenv("KNAPCACHE_SECRET", SECRET)
-    server = EngineServer(tmp_path)
+    server = RedisProcess(tmp_path)
     server.kill()
     for words in (["import", file, server.url], ["export", server.url], ["inspect", server.url]):
         text = run(capsys, *words, code=2)
-        assert "the engine does not answer" in text
+        assert "the server does not answer" in text
         assert text.count("knapcache:") == 1
 
 
 def test_inspect_shows_the_engine_and_does_not_become_the_owner(
-    url: str, server: EngineServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    url: str, server: RedisProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with cache_at(url) as cache:
         fill(cache)
@@ -243,7 +243,7 @@ def test_inspect_shows_the_engine_and_does_not_become_the_owner(
     question.write_text(json.dumps({"model": "m", "messages": ["question 3"]}))
     assert run(capsys, "why", question, url).startswith("Stored: key ")
     engine = json.loads(run(capsys, "inspect", url, "--json"))["engine"]
-    layout = EngineLayout.of(2_000_000)
+    layout = ServerLayout.of(2_000_000)
     assert (engine["limit"], engine["nursery_limit"]) == (layout.capacity, layout.nursery)
     assert (engine["entries"], engine["owner"]) == (10, False)
     with server.client() as client:
@@ -253,7 +253,7 @@ def test_inspect_shows_the_engine_and_does_not_become_the_owner(
 
 
 def test_commands_wait_longer_than_requests_for_a_busy_engine(
-    url: str, server: EngineServer, capsys: pytest.CaptureFixture[str]
+    url: str, server: RedisProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with cache_at(url) as cache:
         fill(cache, 2)
@@ -311,7 +311,7 @@ def test_a_purge_without_an_owner_reaches_answers_in_the_nursery(url: str, capsy
 @pytest.mark.parametrize("size_limit", [MIN_SIZE_LIMIT, 2_000_000, 256_000_000, 1 << 31, 7 * 10**12])
 def test_the_size_limit_follows_from_the_capacity(size_limit: int) -> None:
     def engine(n: int) -> int:
-        return EngineLayout.of(n).capacity
+        return ServerLayout.of(n).capacity
 
     def disk(n: int) -> int:
         return DiskLayout.of(n).capacity

@@ -16,7 +16,7 @@ from tests.support.cluster_scenarios import (
     restart_proxies,
 )
 from tests.support.programs import find_module
-from tests.support.redis_servers import EngineCluster, EngineServer, SentinelGroup
+from tests.support.redis_servers import ClusterProcesses, RedisProcess, SentinelGroup
 from tests.support.timing import check_seconds
 
 pytestmark = pytest.mark.long
@@ -25,7 +25,7 @@ find_module("redis", "the extra redis")
 
 @pytest.mark.parametrize("kind", ["sentinel", "cluster"])
 def test_no_request_fails_when_a_primary_is_killed(tmp_path: Path, kind: str) -> None:
-    engine = SentinelGroup(tmp_path, 3) if kind == "sentinel" else EngineCluster(tmp_path, replicas=1)
+    engine = SentinelGroup(tmp_path, 3) if kind == "sentinel" else ClusterProcesses(tmp_path, replicas=1)
     with closing(engine):
         counts = kill_primary_under_load(tmp_path, engine, shards=12)
     check_counts(counts)
@@ -34,12 +34,12 @@ def test_no_request_fails_when_a_primary_is_killed(tmp_path: Path, kind: str) ->
 
 
 def test_primaries_are_killed_and_cut_off_repeatedly(tmp_path: Path) -> None:
-    with closing(EngineCluster(tmp_path, replicas=1)) as cluster:
+    with closing(ClusterProcesses(tmp_path, replicas=1)) as cluster:
         counts = kill_primaries_repeatedly(tmp_path, cluster, 3)
     check_counts(counts, failed=0.001)
 
 
 def test_no_request_fails_when_proxies_restart_one_by_one(tmp_path: Path) -> None:
     site = (ROOT / "deploy" / "cluster" / "haproxy.cfg").read_text(encoding="utf-8")
-    with EngineServer(tmp_path) as server:
+    with RedisProcess(tmp_path) as server:
         check_counts(restart_proxies(tmp_path, f"{server.url}?near=100kB", site))

@@ -24,7 +24,7 @@ from knapcache.units import parse_amount
 from tests.support.front_proxies import find, free_port, is_serving
 from tests.support.programs import find_module
 from tests.support.proxy_process import ProxyProcess
-from tests.support.redis_servers import EngineServer
+from tests.support.redis_servers import RedisProcess
 from tests.support.running_proxy import RunningProxy
 from tests.support.timing import TooSlow, wait_until
 
@@ -50,15 +50,15 @@ def proxy_settings(name: str) -> dict[str, str]:
 
 
 def engine_options() -> list[str]:
-    """Return the options of the engine in the compose file, without those that the test server sets."""
+    """Return the options of the server in the compose file, without those that the test server sets."""
     program, *options = map(interpolated, COMPOSE["services"]["valkey"]["command"])
     assert program == "valkey-server"
     return options
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
-    with EngineServer(tmp_path_factory.mktemp("engine"), *engine_options(), password=PASSWORD) as server:
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
+    with RedisProcess(tmp_path_factory.mktemp("engine"), *engine_options(), password=PASSWORD) as server:
         yield server
 
 
@@ -140,8 +140,8 @@ class Load:
         return self.outcomes
 
 
-def common_settings(engine: EngineServer, prefix: str) -> dict[str, Any]:
-    """Return the settings of a proxy of the compose file, on an engine of the test."""
+def common_settings(engine: RedisProcess, prefix: str) -> dict[str, Any]:
+    """Return the settings of a proxy of the compose file, on a server of the test."""
     settings: dict[str, Any] = proxy_settings("knapcache-1")
     assert settings["store"] == "redis://valkey:6379"
     settings["store"] = f"redis://127.0.0.1:{engine.port}?prefix={prefix}"
@@ -149,7 +149,7 @@ def common_settings(engine: EngineServer, prefix: str) -> dict[str, Any]:
 
 
 def test_two_proxies_behind_haproxy_share_a_cache_and_one_may_stop(
-    engine: EngineServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KNAPCACHE_STORE_PASSWORD", PASSWORD)
     settings = {**common_settings(engine, "stop"), "policy": "lru", "shadows": ()}
@@ -187,7 +187,7 @@ def test_two_proxies_behind_haproxy_share_a_cache_and_one_may_stop(
 
 @pytest.mark.long
 def test_a_rolling_restart_drops_no_request(
-    engine: EngineServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: RedisProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What `docker compose up --force-recreate` does, one service after the other."""
     monkeypatch.setenv("KNAPCACHE_STORE_PASSWORD", PASSWORD)
@@ -216,7 +216,7 @@ def test_a_rolling_restart_drops_no_request(
     assert set(outcomes) == {"right"}
 
 
-def test_the_engine_of_compose_has_room_and_does_not_evict(engine: EngineServer) -> None:
+def test_the_engine_of_compose_has_room_and_does_not_evict(engine: RedisProcess) -> None:
     with engine.client() as client:
         info = client.info("memory")
     capacity = parse_amount(proxy_settings("knapcache-1")["capacity"])

@@ -1,4 +1,4 @@
-"""Two proxies on one Valkey or Redis: their answers, numbers and sessions, and what happens without the engine."""
+"""Two proxies on one Valkey or Redis: their answers, numbers and sessions, and what happens without the server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from knapcache.proxy.proxy import Proxy
 from knapcache.proxy.settings import Settings
 from knapcache.testing import FakeUpstream
 from tests.support.programs import find_module
-from tests.support.redis_servers import EngineServer, free_port
+from tests.support.redis_servers import RedisProcess, free_port
 from tests.support.running_proxy import RunningProxy
 from tests.support.timing import wait_until
 
@@ -78,8 +78,8 @@ class SharedProxy(RunningProxy):
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
-    with EngineServer(tmp_path_factory.mktemp("engine")) as server:
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
+    with RedisProcess(tmp_path_factory.mktemp("engine")) as server:
         yield server
 
 
@@ -91,7 +91,7 @@ def upstream() -> Iterator[FakeUpstream]:
 
 @pytest.fixture(scope="module")
 def pair(
-    engine: EngineServer, upstream: FakeUpstream, tmp_path_factory: pytest.TempPathFactory
+    engine: RedisProcess, upstream: FakeUpstream, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[SharedProxy, SharedProxy]]:
     with ExitStack() as stack:
         first, second = (
@@ -130,7 +130,7 @@ def test_both_proxies_show_the_numbers_of_both(pair: tuple[SharedProxy, SharedPr
     assert all(row["why"]["title"] for row in served_by_other)
 
 
-def test_any_proxy_lists_all_proxies(pair: tuple[SharedProxy, SharedProxy], engine: EngineServer) -> None:
+def test_any_proxy_lists_all_proxies(pair: tuple[SharedProxy, SharedProxy], engine: RedisProcess) -> None:
     for one in pair:
         wait_until(partial(one.lists, 2))
         page = one.get("/proxies")
@@ -179,7 +179,7 @@ def test_an_engine_that_takes_no_writes_is_read_only_everywhere(
     upstream: FakeUpstream, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with ExitStack() as stack:
-        engine = stack.enter_context(EngineServer(tmp_path))
+        engine = stack.enter_context(RedisProcess(tmp_path))
         pair = [stack.enter_context(SharedProxy(tmp_path / name, upstream.openai_url, engine.url)) for name in "ab"]
         pair[0].ask("stored before")
         for one in pair:
@@ -211,11 +211,11 @@ def test_without_the_engine_the_proxies_go_on_serving_and_say_so(
         caplog.set_level(logging.INFO)
         first, second = (
             stack.enter_context(SharedProxy(tmp_path / name, upstream.openai_url, url)) for name in ("a", "b")
-        )  # the engine is absent at the start
-        assert [one.ask("before the engine").headers["x-knapcache"] for one in (first, second)] == ["miss", "miss"]
+        )  # the server is absent at the start
+        assert [one.ask("before the server").headers["x-knapcache"] for one in (first, second)] == ["miss", "miss"]
         assert httpx.get(f"{first.url}/readyz").status_code == 200
         wait_until(lambda: first.get("/summary")["health"]["engine"]["state"] == "away")
-        engine = stack.enter_context(EngineServer(tmp_path, "--requirepass", PASSWORD, port=port, password=PASSWORD))
+        engine = stack.enter_context(RedisProcess(tmp_path, "--requirepass", PASSWORD, port=port, password=PASSWORD))
         wait_until(lambda: first.get("/summary")["health"]["engine"]["state"] == "ok")
         wait_until(lambda: first.proxy.cache.owner or second.proxy.cache.owner)
         wait_until(lambda: second.get("/summary")["all"]["requests"] == 2)
@@ -227,7 +227,7 @@ def test_without_the_engine_the_proxies_go_on_serving_and_say_so(
 
         wait_until(shared)
         engine.kill()
-        assert [one.ask("after the engine").headers["x-knapcache"] for one in (first, second)] == ["miss", "miss"]
+        assert [one.ask("after the server").headers["x-knapcache"] for one in (first, second)] == ["miss", "miss"]
         wait_until(lambda: second.get("/summary")["health"]["engine"]["state"] == "away")
         wait_until(lambda: second.lists(1))
         page = second.get("/proxies")
@@ -243,13 +243,13 @@ def test_without_the_engine_the_proxies_go_on_serving_and_say_so(
     ("option", "settings", "message"),
     [
         ("noeviction", {"secret": "6f" * 32}, "was written with another secret"),
-        ("allkeys-lru", {}, "maxmemory-policy of the engine must be noeviction"),
+        ("allkeys-lru", {}, "maxmemory-policy of the server must be noeviction"),
         ("noeviction", {"store": "redis://:wrong@127.0.0.1:{port}"}, "refused the user or the password"),
     ],
 )
 def test_a_store_that_cannot_be_used_ends_the_start_with_one_error(
     pair: tuple[SharedProxy, SharedProxy],
-    engine: EngineServer,
+    engine: RedisProcess,
     tmp_path: Path,
     option: str,
     settings: dict[str, str],

@@ -1,4 +1,4 @@
-"""What happens to proxies that share a store: a primary is killed, the engine freezes, proxies restart one by one.
+"""What happens to proxies that share a store: a primary is killed, the server freezes, proxies restart one by one.
 
 Each scenario verifies every answer, asserts what is promised, and returns what it counted. Tests run it at a small
 scale, bench/cluster.py and bench/reliability.py at full scale.
@@ -33,7 +33,7 @@ from tests.support.cluster_load import (
 )
 from tests.support.load_balancer import Balancer
 from tests.support.proxy_process import ProxyProcess
-from tests.support.redis_servers import EngineCluster, EngineServer, SentinelGroup, free_port
+from tests.support.redis_servers import ClusterProcesses, RedisProcess, SentinelGroup, free_port
 from tests.support.timing import TooSlow, wait_until
 
 Progress = Callable[[int], object]
@@ -53,19 +53,19 @@ def store_hot_prompts(urls: Sequence[str]) -> None:
         client.close()
 
 
-def primaries(engine: EngineCluster | SentinelGroup) -> list[EngineServer]:
+def primaries(engine: ClusterProcesses | SentinelGroup) -> list[RedisProcess]:
     """Return the servers that are primaries now, in the view of the servers themselves."""
-    servers = engine.servers if isinstance(engine, EngineCluster) else [engine.primary, engine.replica]
+    servers = engine.servers if isinstance(engine, ClusterProcesses) else [engine.primary, engine.replica]
     return [server for server in servers if server.process.poll() is None and _has_role(server, "master")]
 
 
-def _has_role(server: EngineServer, role: str) -> bool:
+def _has_role(server: RedisProcess, role: str) -> bool:
     with server.client() as client:
         found = client.info("replication")
     return bool(found["role"] == role and (role == "master" or found["master_link_status"] == "up"))
 
 
-def primary_of(engine: EngineCluster | SentinelGroup, key: str) -> EngineServer:
+def primary_of(engine: ClusterProcesses | SentinelGroup, key: str) -> RedisProcess:
     """Return the primary that has a key."""
     (first, *others) = primaries(engine)
     if not others:
@@ -82,7 +82,7 @@ def primary_of(engine: EngineCluster | SentinelGroup, key: str) -> EngineServer:
 
 def kill_primary_under_load(
     folder: Path,
-    engine: EngineCluster | SentinelGroup,
+    engine: ClusterProcesses | SentinelGroup,
     *,
     proxies: int = 3,
     clients: int = 6,
@@ -153,7 +153,7 @@ def check_counts(counts: dict[str, Any], *, failed: float = 0.0) -> None:
 
 def kill_primaries_repeatedly(
     folder: Path,
-    cluster: EngineCluster,
+    cluster: ClusterProcesses,
     rounds: int,
     seconds: float = 10.0,
     progress: Progress = lambda _: None,
@@ -192,7 +192,7 @@ def kill_primaries_repeatedly(
     return {**counts, **count_load(load, sampler), "inconsistent": inconsistent(url)}
 
 
-def _is_ready(server: EngineServer) -> bool:
+def _is_ready(server: RedisProcess) -> bool:
     return _has_role(server, "master") or _has_role(server, "slave")
 
 
@@ -222,11 +222,11 @@ def send_bursts(urls: Sequence[str], upstream: FakeUpstream, bursts: int, label:
     }  # fmt: skip
 
 
-# The engine freezes.
+# The server freezes.
 
 
 @contextmanager
-def frozen(server: EngineServer) -> Any:
+def frozen(server: RedisProcess) -> Any:
     """Stop a server within the block (SIGSTOP)."""
     server.signal(signal.SIGSTOP)
     try:
@@ -235,8 +235,8 @@ def frozen(server: EngineServer) -> Any:
         server.signal(signal.SIGCONT)
 
 
-def freeze_engine(url: str, server: EngineServer, requests: int, stored: int = HOT) -> dict[str, Any]:
-    """Send stored and new prompts one after the other before, while and after the engine is frozen.
+def freeze_engine(url: str, server: RedisProcess, requests: int, stored: int = HOT) -> dict[str, Any]:
+    """Send stored and new prompts one after the other before, while and after the server is frozen.
 
     Return the median seconds of a miss before, and the seconds that requests took longer while it was frozen: then all
     of them are misses.
@@ -263,38 +263,38 @@ def freeze_engine(url: str, server: EngineServer, requests: int, stored: int = H
     }  # fmt: skip
 
 
-# The engine is disturbed under load.
+# The server is disturbed under load.
 
 
-def pause_clients(server: EngineServer) -> None:
-    """Let the engine answer no command for a second."""
+def pause_clients(server: RedisProcess) -> None:
+    """Let the server answer no command for a second."""
     with server.client() as client:
         client.execute_command("CLIENT", "PAUSE", 1000, "ALL")
 
 
-def freeze_shortly(server: EngineServer) -> None:
+def freeze_shortly(server: RedisProcess) -> None:
     with frozen(server):
         time.sleep(1.0)
 
 
-def freeze_beyond_the_lease(server: EngineServer) -> None:
+def freeze_beyond_the_lease(server: RedisProcess) -> None:
     with frozen(server):
         time.sleep(6.0)
 
 
-def run_out_of_memory(server: EngineServer) -> None:
+def run_out_of_memory(server: RedisProcess) -> None:
     with server.client() as client:
         client.config_set("maxmemory", 1)
         time.sleep(1.0)
         client.config_set("maxmemory", 0)
 
 
-def remove_everything(server: EngineServer) -> None:
+def remove_everything(server: RedisProcess) -> None:
     with server.client() as client:
         client.flushall()
 
 
-DISTURBANCES: dict[str, Callable[[EngineServer], None]] = {
+DISTURBANCES: dict[str, Callable[[RedisProcess], None]] = {
     "clients are paused": pause_clients,
     "frozen": freeze_shortly,
     "out of memory": run_out_of_memory,
@@ -303,9 +303,9 @@ DISTURBANCES: dict[str, Callable[[EngineServer], None]] = {
 
 
 def disturb_engine(
-    urls: Sequence[str], store_url: str, server: EngineServer, disturb: Callable[[EngineServer], None], *, label: str
+    urls: Sequence[str], store_url: str, server: RedisProcess, disturb: Callable[[RedisProcess], None], *, label: str
 ) -> dict[str, Any]:
-    """Disturb the engine of proxies under load. After it, new prompts must be stored again."""
+    """Disturb the server of proxies under load. After it, new prompts must be stored again."""
     with BooksSampler(open_proxies_store(store_url, own=False)) as sampler, SdkLoad(urls, 4, label=label) as load:
         load.wait_for(20)
         disturb(server)

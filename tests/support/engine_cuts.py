@@ -19,7 +19,7 @@ from knapcache.errors import StoreError
 from knapcache.store.redis.store import RedisStore
 from tests.support.fork_server import ForkServer, random_delay
 from tests.support.owner_scenarios import open_redis_store
-from tests.support.redis_servers import EngineServer
+from tests.support.redis_servers import RedisProcess
 from tests.support.stores import entry_of, is_right, key_of
 from tests.support.timing import wait_until
 
@@ -63,7 +63,7 @@ def _hand_over(reader: RedisStore, rng: random.Random) -> None:
 
 
 def _decide(owner: RedisStore, rng: random.Random) -> None:
-    """Put collected and new entries, and evict the oldest for them, until the engine does not answer."""
+    """Put collected and new entries, and evict the oldest for them, until the server does not answer."""
     resident = {info.key: info.size for info in owner.scan()}
     order = deque(resident)
     while True:
@@ -107,13 +107,13 @@ class ReplicatedPrimary:
         self.primary = self._start()
         self.replica = self._replica()
 
-    def _start(self, *options: str) -> EngineServer:
+    def _start(self, *options: str) -> RedisProcess:
         self._number += 1
         folder = self._folder / f"server{self._number}"
         folder.mkdir()
-        return EngineServer(folder, "--repl-diskless-sync-delay", "0", *options)
+        return RedisProcess(folder, "--repl-diskless-sync-delay", "0", *options)
 
-    def _replica(self) -> EngineServer:
+    def _replica(self) -> RedisProcess:
         replica = self._start("--replicaof", "127.0.0.1", str(self.primary.port))
 
         def synchronised() -> bool:

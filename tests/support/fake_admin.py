@@ -130,7 +130,7 @@ class FakeAdmin:
             }
         ]
         self.engine: dict[str, Any] | None = None
-        """State of the engine of a shared store."""
+        """State of the server of a shared store."""
         self.proxies: list[dict[str, Any]] = []
         self.limits: list[dict[str, Any]] = []
         """Rows of GET /limits."""

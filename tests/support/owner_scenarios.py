@@ -15,10 +15,10 @@ from contextlib import ExitStack, closing
 from typing import Any
 
 from knapcache.errors import NotOwner, StoreError
-from knapcache.store.redis.engine import EngineAway
+from knapcache.store.redis.server import ServerAway
 from knapcache.store.redis.store import RedisStore
 from knapcache.store.redis.urls import parse
-from tests.support.redis_servers import EngineServer
+from tests.support.redis_servers import RedisProcess
 from tests.support.stores import entry_of, key_of, spawn
 from tests.support.timing import Deadline, wait_until
 
@@ -79,7 +79,7 @@ def read_words(process: subprocess.Popen[str]) -> list[str]:
 
 
 def kill_owners(
-    server: EngineServer,
+    server: RedisProcess,
     entries: int,
     rounds: int,
     policy: str = "adaptive",
@@ -152,7 +152,7 @@ NAMES = 50
 
 
 def wake_stopped_owners(
-    server: EngineServer, rounds: int, together: int = 5, progress: Progress = lambda _: None
+    server: RedisProcess, rounds: int, together: int = 5, progress: Progress = lambda _: None
 ) -> dict[str, Any]:
     """Stop processes that own stores and write (SIGSTOP), let others take over, and wake the former owners.
 
@@ -196,13 +196,13 @@ def _wake_once(urls: Sequence[str]) -> list[float]:
 
 
 def check_when_it_answers(store: RedisStore) -> None:
-    """Check the books as soon as the engine answers: on a busy machine it may take longer than the store's timeout."""
-    deadline = Deadline("an answer of the engine")
+    """Check the books as soon as the server answers: on a busy machine it may take longer than the store's timeout."""
+    deadline = Deadline("an answer of the server")
     while True:
         try:
             store.flush()
             store.check()
-        except EngineAway:
+        except ServerAway:
             deadline.check()
             time.sleep(0.1)
         else:
@@ -213,7 +213,7 @@ def check_when_it_answers(store: RedisStore) -> None:
 
 
 def replace_owners(
-    server: EngineServer, rounds: int, seed: int = 0, progress: Progress = lambda _: None
+    server: RedisProcess, rounds: int, seed: int = 0, progress: Progress = lambda _: None
 ) -> dict[str, int]:
     """Two processes' stores take the ownership from each other, while the former owner writes on with its old epoch.
 

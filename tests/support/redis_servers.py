@@ -50,7 +50,7 @@ def free_port() -> int:
             return port
 
 
-class EngineServer:
+class RedisProcess:
     """One server process. Without options it keeps everything in memory."""
 
     def __init__(
@@ -120,8 +120,8 @@ class SentinelGroup:
         folders = [folder / name for name in ("primary", "replica", *(f"sentinel{k}" for k in range(sentinels)))]
         for each in folders:
             each.mkdir()
-        self.primary = EngineServer(folders[0], "--repl-diskless-sync-delay", "0")
-        self.replica = EngineServer(folders[1], "--replicaof", "127.0.0.1", str(self.primary.port))
+        self.primary = RedisProcess(folders[0], "--repl-diskless-sync-delay", "0")
+        self.replica = RedisProcess(folders[1], "--replicaof", "127.0.0.1", str(self.primary.port))
         self.sentinels = [_SentinelServer(each, self.primary.port, sentinels // 2 + 1) for each in folders[2:]]
         wait_until(self._watches_both)
 
@@ -141,7 +141,7 @@ class SentinelGroup:
             server.kill()
 
 
-class _SentinelServer(EngineServer):
+class _SentinelServer(RedisProcess):
     def __init__(self, folder: Path, primary: int, quorum: int) -> None:
         self._config = folder / "sentinel.conf"
         self._primary, self._quorum = primary, quorum
@@ -158,11 +158,11 @@ class _SentinelServer(EngineServer):
         wait_until(self.answers)
 
 
-class EngineCluster:
+class ClusterProcesses:
     """Primaries of a cluster, each with as many replicas as given. `tls`: they and their clients use TLS."""
 
     def __init__(self, folder: Path, primaries: int = 3, replicas: int = 0, *, tls: Certificate | None = None) -> None:
-        self.servers: list[EngineServer] = []
+        self.servers: list[RedisProcess] = []
         self._tls, self._ports = tls, []
         for k in range(primaries * (1 + replicas)):
             (folder / f"node{k}").mkdir()
@@ -175,7 +175,7 @@ class EngineCluster:
                 options += ["--tls-ca-cert-file", str(tls.cert), "--tls-auth-clients", "no"]
             else:
                 self._ports.append(port)
-            self.servers.append(EngineServer(folder / f"node{k}", *options, port=port))
+            self.servers.append(RedisProcess(folder / f"node{k}", *options, port=port))
         bounds = [16384 * k // primaries for k in range(primaries + 1)]
         for k, server in enumerate(self.servers):
             with server.client() as client:
@@ -193,14 +193,14 @@ class EngineCluster:
                 client.execute_command("CLUSTER REPLICATE", name)
         wait_until(lambda: all(self._replicates(server) for server in self.servers[primaries:]))
 
-    def _is_ok(self, server: EngineServer) -> bool:
+    def _is_ok(self, server: RedisProcess) -> bool:
         with server.client() as client:
             info = client.execute_command("CLUSTER INFO")
         found = info if isinstance(info, dict) else dict(line.split(":", 1) for line in str(info, "ascii").splitlines())
         return found["cluster_state"] == "ok" and int(found["cluster_known_nodes"]) == len(self.servers)
 
     @staticmethod
-    def _replicates(server: EngineServer) -> bool:
+    def _replicates(server: RedisProcess) -> bool:
         with server.client() as client:
             return bool(client.info("replication").get("master_link_status") == "up")
 

@@ -115,7 +115,7 @@ class Coordinator:
         self._maintaining = threading.Lock()
         self.network = network_store(store)
         """The store, if it is one of many machines."""
-        # As of the last round: `stats` does not wait for a disk or an engine.
+        # As of the last round: `stats` does not wait for a disk or a server.
         self._disk_bytes, self._totals = store.disk_bytes(), store.totals()
         self._maintained = self._reader_ticked = self._measured = time.monotonic()
         self._thread = MaintenanceThread(self)

@@ -122,7 +122,7 @@ def open_as_owner(place: StorePlace, secret: bytes | None, keys: Sequence[bytes]
     store = RedisStore(_address(place), size_limit, own=True, secret=seals, encryption_keys=keys)
     try:
         if not store.owner:
-            store.load_snapshot()  # StoreError if the engine does not answer
+            store.load_snapshot()  # StoreError if the server does not answer
             raise NotOwner(f"{place_name(place)} is owned by another process")
     except BaseException:
         store.close()
@@ -138,7 +138,7 @@ def _stored_size_limit(place: StorePlace, secret: bytes | None, keys: Sequence[b
 
 
 def store_exists(place: StorePlace) -> bool:
-    """Return whether there is a store. StoreError if an engine does not answer."""
+    """Return whether there is a store. StoreError if a server does not answer."""
     if not is_url(place):
         return Path(place).exists()
     from knapcache.store.redis.existing import stored_capacity

@@ -20,7 +20,7 @@ HELP = "list the entries of a cache"
 DESCRIPTION = """List the entries of a cache by value, largest first: cost, requests and size of each. The value
 is requests times cost. Below the totals is the value per megabyte of the least valuable tenth of the entries, which
 are evicted first. --key shows one entry; --model, --tag and --tenant select entries as `purge` does. For a cache on
-Valkey or Redis, the engine and its limits are shown as well. The cache is only read; another process may own it."""
+Valkey or Redis, the server and its limits are shown as well. The cache is only read; another process may own it."""
 DEFAULT_ROWS = 20
 Row = dict[str, Any]
 
@@ -64,7 +64,7 @@ def execute(args: argparse.Namespace) -> None:
     engine, disk = found["engine"], format_size(found["disk_bytes"])
     if engine is not None:
         print_engine(engine)
-    where = "on disk" if engine is None else "in the engine"
+    where = "on disk" if engine is None else "in the server"
     if not rows:
         empty = "is empty" if not every else f"has {count_of(every)}, and none meets every condition"
         print_text(f"0 entries: {cache} {empty}, {disk} {where}.")
@@ -98,7 +98,7 @@ def select(rows: Sequence[Row], args: argparse.Namespace, names: cache_file.Tena
 
 
 def engine_of(cache: cache_file.CacheLocation, store: Store) -> dict[str, Any] | None:
-    """Return the engine of a cache on Valkey or Redis, and its limits; None for a file."""
+    """Return the server of a cache on Valkey or Redis, and its limits; None for a file."""
     from knapcache.cache.opening import is_url
 
     if not is_url(cache.place):
@@ -111,7 +111,7 @@ def engine_of(cache: cache_file.CacheLocation, store: Store) -> dict[str, Any] |
 
 
 def print_engine(engine: dict[str, Any]) -> None:
-    """Print the engine and the limits of a cache on it."""
+    """Print the server and the limits of a cache on it."""
     used, limit, nursery_used, nursery_limit = (
         format_size(engine[name]) for name in ("used", "limit", "nursery_used", "nursery_limit")
     )

@@ -14,7 +14,7 @@ from knapcache.features.limits.redis_counts import RedisCounts
 from knapcache.features.limits.sqlite_counts import SqliteCounts
 from knapcache.store.redis.urls import parse
 from tests.support.programs import find_module
-from tests.support.redis_servers import EngineServer
+from tests.support.redis_servers import RedisProcess
 
 _numbers = itertools.count()
 OpenCounts = Callable[[str], Counts]
@@ -22,9 +22,9 @@ OpenCounts = Callable[[str], Counts]
 
 
 @pytest.fixture(scope="session")
-def limits_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
+def limits_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
     find_module("redis", "the extra redis")
-    with EngineServer(tmp_path_factory.mktemp("limits-engine")) as server:
+    with RedisProcess(tmp_path_factory.mktemp("limits-engine")) as server:
         yield server
 
 
@@ -35,7 +35,7 @@ def open_counts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open
     if request.param == "redis":
         from knapcache.store.redis.store import RedisStore
 
-        engine: EngineServer = request.getfixturevalue("limits_engine")
+        engine: RedisProcess = request.getfixturevalue("limits_engine")
         scheme, _, location = engine.url.partition(":")
         address = parse(scheme, f"{location}?prefix=limits{next(_numbers)}&near=0")
         stores.append(RedisStore(address, 2 << 20, secret=b"secret"))

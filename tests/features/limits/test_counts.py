@@ -188,7 +188,7 @@ def test_calls_of_a_dead_process_count_as_paid(open_counts: OpenCounts, monkeypa
         second.beat({}, NOW + STALE_SECONDS - 1)
         assert reserve(second, team) == "team concurrent"
         second.beat({}, NOW + STALE_SECONDS + 1)
-    else:  # the engine has its own clock
+    else:  # the server has its own clock
         monkeypatch.setattr("knapcache.features.limits.redis_counts.STALE_SECONDS", -1.0)
     assert reserve(second, team) is None
     (usage,) = second.apply([Read(team)], NOW)[0].usages

@@ -34,12 +34,12 @@ class FailingCounts(MemoryCounts):
 
     def apply(self, operations: Sequence[Operation], now: float) -> list[Result]:
         if self.away:
-            raise StoreError("the engine does not answer")
+            raise StoreError("the server does not answer")
         return super().apply(operations, now)
 
     def beat(self, in_flight: Mapping[str, CallAmounts], now: float) -> None:
         if self.away:
-            raise StoreError("the engine does not answer")
+            raise StoreError("the server does not answer")
         super().beat(in_flight, now)
 
 
@@ -73,7 +73,7 @@ def test_limits_go_on_from_what_was_read_last(caplog: pytest.LogCaptureFixture) 
     with caplog.at_level(logging.WARNING, "knapcache.serve"):
         shared.away = True
         assert is_admitted(counts), "7 dollars are paid and 1 is reserved"
-        assert counts.reason == "the engine does not answer"
+        assert counts.reason == "the server does not answer"
         assert is_admitted(counts)
         assert not is_admitted(counts), "3 calls are in flight, 10 dollars are paid or reserved"
         for _ in range(3):

@@ -14,7 +14,7 @@ from knapcache.proxy.settings.secrets import digest_of
 from knapcache.testing import FakeUpstream
 from tests.support.programs import find_module
 from tests.support.proxy_process import ADMIN_TOKEN, ProxyProcess
-from tests.support.redis_servers import EngineServer
+from tests.support.redis_servers import RedisProcess
 from tests.support.running_proxy import RunningProxy
 from tests.support.timing import wait_until
 
@@ -95,7 +95,7 @@ def test_callers_of_two_workers_stay_within_limits(tmp_path: Path, upstream: Fak
 @pytest.mark.long
 def test_500_callers_stay_within_limits_on_a_shared_store(tmp_path: Path, upstream: FakeUpstream) -> None:
     find_module("redis", "the extra redis")
-    with EngineServer(tmp_path) as engine:
+    with RedisProcess(tmp_path) as engine:
         environment = {"KNAPCACHE_STORE": f"redis://127.0.0.1:{engine.port}", "KNAPCACHE_SECRET": "5e" * 32}
         with ProxyProcess(tmp_path / "data", upstream.openai_url, environment, CONFIG, workers=2) as proxy:
             check(proxy, upstream)
@@ -104,7 +104,7 @@ def test_500_callers_stay_within_limits_on_a_shared_store(tmp_path: Path, upstre
 @pytest.mark.long
 def test_limits_go_on_while_the_engine_is_away(tmp_path: Path, upstream: FakeUpstream) -> None:
     find_module("redis", "the extra redis")
-    with EngineServer(tmp_path) as engine:
+    with RedisProcess(tmp_path) as engine:
         settings: dict[str, Any] = {"store": engine.url, "secret": "5e" * 32, "limits": {"requests_per_minute": 3}}
         with RunningProxy(tmp_path / "data", upstream.openai_url, **settings) as proxy:
 

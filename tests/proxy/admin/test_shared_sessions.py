@@ -18,7 +18,7 @@ from knapcache.proxy.settings import Settings
 from knapcache.store.redis.store import RedisStore
 from knapcache.store.redis.urls import parse
 from tests.support.programs import find_module
-from tests.support.redis_servers import EngineServer
+from tests.support.redis_servers import RedisProcess
 
 find_module("redis", "the extra redis")
 
@@ -58,17 +58,17 @@ class Login:
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
-    with EngineServer(tmp_path_factory.mktemp("engine")) as server:
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
+    with RedisProcess(tmp_path_factory.mktemp("engine")) as server:
         yield server
 
 
-def open_store(engine: EngineServer, prefix: str) -> RedisStore:
+def open_store(engine: RedisProcess, prefix: str) -> RedisStore:
     return RedisStore(parse("redis", f"//127.0.0.1:{engine.port}?prefix={prefix}&near=0"), 1 << 20)
 
 
 @pytest.fixture
-def store(engine: EngineServer) -> Iterator[RedisStore]:
+def store(engine: RedisProcess) -> Iterator[RedisStore]:
     with open_store(engine, f"sessions{next(_prefixes)}") as store:
         yield store
 
@@ -106,7 +106,7 @@ def test_a_session_ends_after_its_time_at_every_proxy(store: RedisStore) -> None
     assert first.sessions.find(session.id) is second.sessions.find(session.id) is None
 
 
-def test_without_the_engine_local_sessions_go_on(engine: EngineServer) -> None:
+def test_without_the_engine_local_sessions_go_on(engine: RedisProcess) -> None:
     clock, prefix = Clock(), f"sessions{next(_prefixes)}"
     with open_store(engine, prefix) as store:
         first = Login(store, clock)
@@ -117,7 +117,7 @@ def test_without_the_engine_local_sessions_go_on(engine: EngineServer) -> None:
     assert first.find(new.id) == new
     first.end(known)
     assert first.find(known.id) is None
-    with open_store(engine, prefix) as store:  # the engine is back
+    with open_store(engine, prefix) as store:  # the server is back
         first.sessions._documents = store.documents
         second = Login(store, clock)
         assert second.find(known.id) == known  # its document is still there
@@ -162,7 +162,7 @@ def test_a_valid_document_does_not_outlive_a_session(store: RedisStore) -> None:
     assert login.sessions.find(cookie) is None
 
 
-def test_a_document_without_a_seal_is_no_session(engine: EngineServer, store: RedisStore) -> None:
+def test_a_document_without_a_seal_is_no_session(engine: RedisProcess, store: RedisStore) -> None:
     cookie = "cookie-of-somebody"
     name = f"{{{store.address.prefix}:o}}:d:{KIND}:{token_digest(cookie).hex()}"
     with engine.client() as client:

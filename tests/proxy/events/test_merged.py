@@ -32,7 +32,7 @@ from knapcache.store.redis.store import RedisStore
 from knapcache.store.redis.urls import parse
 from tests.support.events import event, prefix_event
 from tests.support.programs import find_module
-from tests.support.redis_servers import EngineServer
+from tests.support.redis_servers import RedisProcess
 
 find_module("redis", "the extra redis")
 
@@ -76,17 +76,17 @@ class Member:
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
-    with EngineServer(tmp_path_factory.mktemp("engine")) as server:
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
+    with RedisProcess(tmp_path_factory.mktemp("engine")) as server:
         yield server
 
 
-def open_store(engine: EngineServer) -> RedisStore:
+def open_store(engine: RedisProcess) -> RedisStore:
     return RedisStore(parse("redis", f"//127.0.0.1:{engine.port}?prefix=merged{next(_prefixes)}&near=0"), 1 << 20)
 
 
 @pytest.fixture
-def store(engine: EngineServer) -> Iterator[RedisStore]:
+def store(engine: RedisProcess) -> Iterator[RedisStore]:
     with open_store(engine) as store:
         yield store
 
@@ -115,7 +115,7 @@ def same_rows(a: dict[Any, UsageRow], b: dict[Any, UsageRow]) -> bool:
 )
 @settings(max_examples=15, suppress_health_check=list(HealthCheck))
 def test_merged_numbers_are_the_sum_of_the_events_of_all_proxies(
-    engine: EngineServer, steps: list[tuple[int, str, str, float, float, bool]]
+    engine: RedisProcess, steps: list[tuple[int, str, str, float, float, bool]]
 ) -> None:
     clock = Clock()
     reference = History(None, dict, clock, UTC)

@@ -16,7 +16,7 @@ import pytest
 from knapcache.testing import FakeUpstream
 from tests.support.programs import find_module
 from tests.support.proxy_process import ADMIN_TOKEN, ProxyProcess
-from tests.support.redis_servers import EngineServer
+from tests.support.redis_servers import RedisProcess
 from tests.support.timing import check_seconds, wait_until
 
 find_module("redis", "the extra redis")
@@ -41,7 +41,7 @@ def owns(proxy: ProxyProcess) -> bool:
 def test_the_worker_with_the_pipeline_owns_the_store_and_another_one_replaces_it(
     tmp_path: Path, upstream: FakeUpstream
 ) -> None:
-    with EngineServer(tmp_path, "--requirepass", PASSWORD, password=PASSWORD) as engine:
+    with RedisProcess(tmp_path, "--requirepass", PASSWORD, password=PASSWORD) as engine:
         store = f"redis://:{PASSWORD}@127.0.0.1:{engine.port}"
         environment = {"KNAPCACHE_STORE": store, "KNAPCACHE_SECRET": SECRET}
         with ProxyProcess(tmp_path / "data", upstream.openai_url, environment, workers=2) as proxy:
@@ -65,12 +65,12 @@ def test_the_worker_with_the_pipeline_owns_the_store_and_another_one_replaces_it
 
 @pytest.mark.long
 def test_a_store_that_cannot_be_used_is_one_error_also_with_workers(tmp_path: Path) -> None:
-    with EngineServer(tmp_path, "--maxmemory-policy", "allkeys-lru") as engine:
+    with RedisProcess(tmp_path, "--maxmemory-policy", "allkeys-lru") as engine:
         command = [sys.executable, "-m", "knapcache", "serve", "--workers", "2", "--port", "0", "--store", engine.url]
         command += ["--path", str(tmp_path / "data"), "--upstream", "http://127.0.0.1:9/v1"]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 2
     assert ended.stderr == (
-        "knapcache: error: maxmemory-policy of the engine must be noeviction, not allkeys-lru: "
+        "knapcache: error: maxmemory-policy of the server must be noeviction, not allkeys-lru: "
         "knapcache decides what to evict\n"
     )

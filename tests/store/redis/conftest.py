@@ -12,28 +12,28 @@ import pytest
 from knapcache.store.redis.store import RedisStore
 from knapcache.store.redis.urls import Address, parse
 from tests.support.programs import find_module, skip_without
-from tests.support.redis_servers import ENGINES, EngineCluster, EngineServer, SentinelGroup, find_engine
+from tests.support.redis_servers import ENGINES, ClusterProcesses, RedisProcess, SentinelGroup, find_engine
 
 find_module("redis", "the extra redis")
 
 _numbers = itertools.count()
 PATIENCE = 5.0
 IMPATIENT = ("test_failovers", "test_failures", "test_urls")
-"""Test files in which an engine does not answer, or whose subject is the timeout."""
+"""Test files in which a server does not answer, or whose subject is the timeout."""
 
 
 @pytest.fixture(autouse=True)
 def patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait longer for replies than the 0.24 s of the product: a busy machine may delay an engine that works."""
+    """Wait longer for replies than the 0.24 s of the product: a busy machine may delay a server that works."""
     defaults = Address.__init__.__kwdefaults__
     if defaults is not None and request.path.stem not in IMPATIENT:
         monkeypatch.setitem(defaults, "timeout", PATIENCE)
 
 
 @pytest.fixture(scope="session")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
     """A standalone server that tests do not stop."""
-    with EngineServer(tmp_path_factory.mktemp("engine")) as server:
+    with RedisProcess(tmp_path_factory.mktemp("engine")) as server:
         yield server
 
 
@@ -44,18 +44,18 @@ def sentinel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SentinelGroup
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineCluster]:
-    with closing(EngineCluster(tmp_path_factory.mktemp("cluster"))) as servers:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
+    with closing(ClusterProcesses(tmp_path_factory.mktemp("cluster"))) as servers:
         yield servers
 
 
 @pytest.fixture(params=ENGINES)
-def each_engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
+def each_engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
     """A fresh server of each program that is installed."""
     program = find_engine(request.param)
     if program is None:
         skip_without(f"{request.param}-server", f"{request.param}-server")
-    with EngineServer(tmp_path_factory.mktemp(request.param), program=program) as server:
+    with RedisProcess(tmp_path_factory.mktemp(request.param), program=program) as server:
         yield server
 
 

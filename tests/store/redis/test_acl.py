@@ -1,4 +1,4 @@
-"""A user of the engine with the permissions that the cluster guide gives can do everything that a store does."""
+"""A user of the server with the permissions that the cluster guide gives can do everything that a store does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from knapcache.store.base import Clock, Store
 from knapcache.store.redis.store import RedisStore
 from knapcache.store.redis.urls import parse
 from knapcache.testing import check_store
-from tests.support.redis_servers import EngineCluster, EngineServer
+from tests.support.redis_servers import ClusterProcesses, RedisProcess
 
 GUIDE = Path(__file__).resolve().parents[3] / "docs" / "guides" / "cluster.md"
 _numbers = itertools.count()
@@ -25,7 +25,7 @@ def documented_rule() -> list[str]:
     return str(rule).replace("PASSWORD", "hunter2").split()
 
 
-def check_with(url: str, servers: list[EngineServer], rule: list[str]) -> None:
+def check_with(url: str, servers: list[RedisProcess], rule: list[str]) -> None:
     for server in servers:
         with server.client() as client:
             client.execute_command("ACL", "SETUSER", "knapcache", "reset", *rule)
@@ -42,7 +42,7 @@ def check_with(url: str, servers: list[EngineServer], rule: list[str]) -> None:
             assert client.execute_command("ACL", "LOG") == [], "a command was refused"
 
 
-def test_the_documented_permissions_suffice_on_a_server(engine: EngineServer) -> None:
+def test_the_documented_permissions_suffice_on_a_server(engine: RedisProcess) -> None:
     check_with(engine.url, [engine], documented_rule())
     with engine.client(username="knapcache", password="hunter2") as client:
         for refused in (["FLUSHALL"], ["KEYS", "*"], ["CONFIG", "GET", "*"], ["GET", "other"]):
@@ -50,12 +50,12 @@ def test_the_documented_permissions_suffice_on_a_server(engine: EngineServer) ->
                 client.execute_command(*refused)
 
 
-def test_the_documented_permissions_suffice_in_a_cluster(cluster: EngineCluster) -> None:
+def test_the_documented_permissions_suffice_in_a_cluster(cluster: ClusterProcesses) -> None:
     check_with(cluster.url, cluster.servers, [*documented_rule(), "+cluster|slots"])
     assert "`+cluster|slots`" in GUIDE.read_text(encoding="utf-8")
 
 
-def test_a_user_without_a_permission_is_told_which_one(engine: EngineServer) -> None:
+def test_a_user_without_a_permission_is_told_which_one(engine: RedisProcess) -> None:
     with engine.client() as client:
         client.execute_command("ACL", "SETUSER", "weak", "reset", "on", ">hunter2", "~*", "&*", "+@all", "-evalsha")
     address = parse("redis", f"//weak:hunter2@127.0.0.1:{engine.port}?prefix=weak")

@@ -1,4 +1,4 @@
-"""Caches on one engine: who decides, what survives an outage, and what a purge reaches."""
+"""Caches on one server: who decides, what survives an outage, and what a purge reaches."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from knapcache.cli.main import main
 from knapcache.store.base import Entry
 from knapcache.store.redis.key_leases import KeyLease
 from knapcache.store.redis.store import RedisStore
-from tests.support.redis_servers import EngineServer
+from tests.support.redis_servers import RedisProcess
 from tests.support.timing import wait_until, within
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
     """A server that the tests may stop."""
-    with EngineServer(tmp_path_factory.mktemp("engine")) as server:
+    with RedisProcess(tmp_path_factory.mktemp("engine")) as server:
         yield server
 
 
 @pytest.fixture
-def url(server: EngineServer, request: pytest.FixtureRequest) -> str:
+def url(server: RedisProcess, request: pytest.FixtureRequest) -> str:
     return f"{server.url}?prefix={request.node.name[:60]}&near=100kB"
 
 
@@ -277,7 +277,7 @@ def test_a_reader_loads_its_kernels_before_it_takes_over(url: str, monkeypatch: 
             assert prepared == ["lru"]
 
 
-def test_a_replaced_owner_reads_on(url: str, server: EngineServer) -> None:
+def test_a_replaced_owner_reads_on(url: str, server: RedisProcess) -> None:
     with open_cache(url) as first, open_cache(url) as second:
         assert answer(first, "key", 1) == 1
         first.maintain()
@@ -296,7 +296,7 @@ def test_a_replaced_owner_reads_on(url: str, server: EngineServer) -> None:
         second.check()
 
 
-def test_an_outage_makes_misses_and_forgets_no_entry(url: str, server: EngineServer) -> None:
+def test_an_outage_makes_misses_and_forgets_no_entry(url: str, server: RedisProcess) -> None:
     with open_cache(url) as cache:
         for key in range(20):
             answer(cache, key, key)
@@ -321,4 +321,4 @@ def test_a_purge_reaches_near_caches_and_undecided_answers(url: str) -> None:
         wait_until(lambda: answer(reader, "decided", 2) == 2)
         wait_until(
             lambda: answer(reader, "undecided", 2) == 2
-        )  # the engine publishes each shard's removals by themselves
+        )  # the server publishes each shard's removals by themselves

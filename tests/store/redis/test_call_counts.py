@@ -1,4 +1,4 @@
-"""Counters of calls in the engine: on every topology, with a life time, and after the engine has lost them."""
+"""Counters of calls in the server: on every topology, with a life time, and after the server has lost them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from knapcache.features.limits.redis_counts import RedisCounts
 from knapcache.store.redis.call_counts import MAX_OPERATIONS
 from knapcache.store.redis.store import RedisStore
 from tests.store.redis.conftest import OpenStore
-from tests.support.redis_servers import EngineCluster, EngineServer, SentinelGroup
+from tests.support.redis_servers import ClusterProcesses, RedisProcess, SentinelGroup
 from tests.support.timing import wait_until
 
 NOW = 1_780_000_000.0
@@ -31,7 +31,7 @@ def is_attached(store: RedisStore) -> bool:
 
 def exercise(first: RedisStore, second: RedisStore) -> None:
     one, two = (RedisCounts(store.call_counts, name, b"s") for store, name in ((first, "a"), (second, "b")))
-    wait_until(lambda: is_attached(first) and is_attached(second), "the engine")
+    wait_until(lambda: is_attached(first) and is_attached(second), "the server")
     found = one.apply([Reserve(TEAM, CALL)] * (MAX_OPERATIONS + 5), NOW)
     refused = [result.refusal.limit for result in found if result.refusal is not None]
     assert refused == ["usd_per_day"] * (MAX_OPERATIONS + 5 - 36)
@@ -44,7 +44,7 @@ def exercise(first: RedisStore, second: RedisStore) -> None:
     assert usage.in_flight == CALL
 
 
-def test_processes_count_together_on_a_server(engine: EngineServer, open_store: OpenStore) -> None:
+def test_processes_count_together_on_a_server(engine: RedisProcess, open_store: OpenStore) -> None:
     store = open_store(engine.url)
     exercise(store, open_store(engine.url))
     with engine.client() as client:
@@ -54,7 +54,7 @@ def test_processes_count_together_on_a_server(engine: EngineServer, open_store: 
         assert not any(b"team" in name for name in names), "names of tenants are not readable"
 
 
-def test_processes_count_together_in_a_cluster(cluster: EngineCluster, open_store: OpenStore) -> None:
+def test_processes_count_together_in_a_cluster(cluster: ClusterProcesses, open_store: OpenStore) -> None:
     exercise(open_store(cluster.url), open_store(cluster.url))
 
 
@@ -63,7 +63,7 @@ def test_processes_count_together_under_sentinel(sentinel: SentinelGroup, open_s
 
 
 def test_an_engine_that_stops_raises_a_store_error(tmp_path: Path, open_store: OpenStore) -> None:
-    with EngineServer(tmp_path) as server:
+    with RedisProcess(tmp_path) as server:
         counts = RedisCounts(open_store(server.url).call_counts, "a", b"s")
         counts.apply([Read(TEAM)], NOW)
     with pytest.raises(StoreError):

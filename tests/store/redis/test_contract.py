@@ -11,7 +11,7 @@ from knapcache.store.base import Clock, Store
 from knapcache.store.redis.store import RedisStore
 from knapcache.store.redis.urls import parse
 from knapcache.testing import check_store
-from tests.support.redis_servers import EngineCluster, EngineServer, SentinelGroup
+from tests.support.redis_servers import ClusterProcesses, RedisProcess, SentinelGroup
 
 _prefixes = (f"contract{k}" for k in itertools.count())
 
@@ -27,11 +27,11 @@ def build(url: str, query: str = "near=0", **options: object) -> Callable[[Clock
 
 
 @pytest.mark.parametrize("query", ["near=0", "near=0&shards=5"])
-def test_the_contract_on_a_server(each_engine: EngineServer, query: str) -> None:
+def test_the_contract_on_a_server(each_engine: RedisProcess, query: str) -> None:
     check_store(build(each_engine.url, query))
 
 
-def test_the_contract_with_encryption(engine: EngineServer) -> None:
+def test_the_contract_with_encryption(engine: RedisProcess) -> None:
     check_store(build(engine.url, "near=0&shards=2", encryption_keys=(b"1" * 32, b"2" * 32), secret=b"secret"))
 
 
@@ -39,5 +39,5 @@ def test_the_contract_under_sentinel(sentinel: SentinelGroup) -> None:
     check_store(build(sentinel.url, "near=0&shards=3"))
 
 
-def test_the_contract_in_a_cluster(cluster: EngineCluster) -> None:
+def test_the_contract_in_a_cluster(cluster: ClusterProcesses) -> None:
     check_store(build(cluster.url, "near=0&shards=8"))

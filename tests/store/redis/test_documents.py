@@ -7,7 +7,7 @@ import pytest
 from knapcache.errors import InvalidInput, StoreError
 from knapcache.store.redis.documents import MAX_DOCUMENT
 from tests.store.redis.conftest import OpenStore
-from tests.support.redis_servers import EngineCluster, EngineServer
+from tests.support.redis_servers import ClusterProcesses, RedisProcess
 from tests.support.timing import wait_until
 
 KEY = bytes(range(32))
@@ -15,7 +15,7 @@ KEY = bytes(range(32))
 
 @pytest.mark.parametrize("keys", [(), (KEY,)])
 def test_a_document_is_found_by_other_processes(
-    engine: EngineServer, open_store: OpenStore, keys: tuple[bytes]
+    engine: RedisProcess, open_store: OpenStore, keys: tuple[bytes]
 ) -> None:
     first, second = (open_store(engine.url, encryption_keys=keys).documents for _ in range(2))
     assert second.get("proxy", "a") is None
@@ -35,13 +35,13 @@ def test_a_document_is_found_by_other_processes(
     assert not any(b"two" in value for value in stored) or not keys
 
 
-def test_a_document_ends(engine: EngineServer, open_store: OpenStore) -> None:
+def test_a_document_ends(engine: RedisProcess, open_store: OpenStore) -> None:
     documents = open_store(engine.url).documents
     documents.put("proxy", "a", b"content", 0.05, limit=10)
     wait_until(lambda: documents.get("proxy", "a") is None)
 
 
-def test_a_kind_has_a_limit_and_those_that_end_first_give_way(engine: EngineServer, open_store: OpenStore) -> None:
+def test_a_kind_has_a_limit_and_those_that_end_first_give_way(engine: RedisProcess, open_store: OpenStore) -> None:
     documents = open_store(engine.url).documents
     for k in range(5):
         documents.put("proxy", f"n{k}", b"content", 60.0 + k, limit=3)
@@ -50,7 +50,7 @@ def test_a_kind_has_a_limit_and_those_that_end_first_give_way(engine: EngineServ
 
 
 def test_foreign_damaged_and_huge_documents_are_ignored_and_counted(
-    engine: EngineServer, open_store: OpenStore
+    engine: RedisProcess, open_store: OpenStore
 ) -> None:
     store = open_store(engine.url)
     store.documents.put("proxy", "good", b"content", 60.0, limit=10)
@@ -71,7 +71,7 @@ def test_foreign_damaged_and_huge_documents_are_ignored_and_counted(
     assert store.counters()["damaged_documents"] == 4
 
 
-def test_what_cannot_be_stored_is_refused(engine: EngineServer, open_store: OpenStore) -> None:
+def test_what_cannot_be_stored_is_refused(engine: RedisProcess, open_store: OpenStore) -> None:
     store = open_store(engine.url)
     with pytest.raises(InvalidInput, match="at most 262144 bytes"):
         store.documents.put("proxy", "a", b"x" * (MAX_DOCUMENT + 1), 60.0, limit=10)
@@ -83,14 +83,14 @@ def test_what_cannot_be_stored_is_refused(engine: EngineServer, open_store: Open
         store.documents.get("proxy", "a")
 
 
-def test_documents_of_a_cluster_are_on_one_node(cluster: EngineCluster, open_store: OpenStore) -> None:
+def test_documents_of_a_cluster_are_on_one_node(cluster: ClusterProcesses, open_store: OpenStore) -> None:
     documents = open_store(cluster.url).documents
     documents.put("proxy", "a", b"content", 60.0, limit=10)
     assert list(documents.ends("proxy", 10)) == ["a"]
     assert documents.get("proxy", "a") == b"content"
 
 
-def test_a_process_that_may_not_own_stays_a_reader(engine: EngineServer, open_store: OpenStore) -> None:
+def test_a_process_that_may_not_own_stays_a_reader(engine: RedisProcess, open_store: OpenStore) -> None:
     store = open_store(engine.url, own=False)
     store.may_own = False
     assert not store.own()

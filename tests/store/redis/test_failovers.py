@@ -20,7 +20,7 @@ from tests.store.redis.conftest import OpenStore
 from tests.support.certificates import make_certificate
 from tests.support.engine_cuts import cut_repeatedly
 from tests.support.owner_scenarios import check_when_it_answers, kill_owners, replace_owners, wake_stopped_owners
-from tests.support.redis_servers import EngineCluster, EngineServer, SentinelGroup
+from tests.support.redis_servers import ClusterProcesses, RedisProcess, SentinelGroup
 from tests.support.stores import entry_of, is_right, key_of
 from tests.support.timing import check_seconds, wait_until, within
 
@@ -68,7 +68,7 @@ class Load:
         assert self.wrong == []
 
 
-def survive(owner: RedisStore, reader: RedisStore, primary: EngineServer) -> None:
+def survive(owner: RedisStore, reader: RedisStore, primary: RedisProcess) -> None:
     """Kill the primary under load, wait until puts go on, and check the books."""
     load = Load(owner, reader)
     try:
@@ -92,13 +92,13 @@ def test_sentinel_promotes_a_replica(tmp_path: Path, open_store: OpenStore) -> N
 
 @pytest.mark.long
 def test_a_cluster_promotes_a_replica(tmp_path: Path, open_store: OpenStore) -> None:
-    with closing(EngineCluster(tmp_path, replicas=1)) as cluster:
+    with closing(ClusterProcesses(tmp_path, replicas=1)) as cluster:
         owner = open_store(cluster.url, query="near=0&shards=12")
         survive(owner, open_store(cluster.url, query="near=100kB"), cluster.servers[1])
 
 
 def test_each_frozen_node_of_a_cluster_delays_one_read(
-    cluster: EngineCluster, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+    cluster: ClusterProcesses, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asking = []
     initialize = NodesManager.initialize
@@ -131,7 +131,7 @@ def test_each_frozen_node_of_a_cluster_delays_one_read(
 def test_a_cluster_with_tls_promotes_a_replica(tmp_path: Path, open_store: OpenStore) -> None:
     made = make_certificate(tmp_path / "tls", "IP:127.0.0.1")
     try:
-        cluster = EngineCluster(tmp_path, replicas=1, tls=made)
+        cluster = ClusterProcesses(tmp_path, replicas=1, tls=made)
     except AssertionError:
         pytest.skip("the server was built without TLS")
     with closing(cluster):
@@ -139,14 +139,14 @@ def test_a_cluster_with_tls_promotes_a_replica(tmp_path: Path, open_store: OpenS
         survive(owner, open_store(cluster.url, query=f"near=100kB&ca={made.cert}"), cluster.servers[1])
 
 
-def owner_port(server: EngineServer, slot: int) -> int:
+def owner_port(server: RedisProcess, slot: int) -> int:
     """Return the port of the node that has a slot, in the view of a server."""
     with server.client() as client:
         slots = client.execute_command("CLUSTER SLOTS")
     return next(int(node[1]) for first, last, node, *_ in slots if first <= slot <= last)
 
 
-def move_slot(slot: int, source: EngineServer, target: EngineServer, servers: list[EngineServer]) -> int:
+def move_slot(slot: int, source: RedisProcess, target: RedisProcess, servers: list[RedisProcess]) -> int:
     """Move a slot to another node key by key, as resharding tools do. Return the number of keys moved."""
     moved = 0
     with source.client() as old, target.client() as new:
@@ -166,14 +166,14 @@ def move_slot(slot: int, source: EngineServer, target: EngineServer, servers: li
     return moved
 
 
-def has_keys(server: EngineServer, slot: int) -> bool:
+def has_keys(server: RedisProcess, slot: int) -> bool:
     with server.client() as client:
         return bool(client.execute_command("CLUSTER COUNTKEYSINSLOT", slot))
 
 
 @pytest.mark.long
 def test_space_moves_while_one_primary_has_no_replica(tmp_path: Path, open_store: OpenStore) -> None:
-    with closing(EngineCluster(tmp_path, replicas=1)) as cluster:
+    with closing(ClusterProcesses(tmp_path, replicas=1)) as cluster:
         store = open_store(cluster.url, query="near=0&shards=12")
         writer, _ = store._member.ownership()
         assert len(writer.table._replicated) == 3
@@ -192,13 +192,13 @@ def test_space_moves_while_one_primary_has_no_replica(tmp_path: Path, open_store
 
 @pytest.mark.long
 def test_slots_move_under_load(tmp_path: Path, open_store: OpenStore) -> None:
-    with closing(EngineCluster(tmp_path)) as cluster:
+    with closing(ClusterProcesses(tmp_path)) as cluster:
         owner = open_store(cluster.url, query="near=0&shards=6")
         load = Load(owner, open_store(cluster.url, query="near=0"))
         try:
             wait_until(lambda: owner.totals().entries > 150)
             for book in owner._member.attachment().names.books:
-                slot = owner._member.engine.client().keyslot(book)
+                slot = owner._member.server.client().keyslot(book)
                 source = next(server for server in cluster.servers if has_keys(server, slot))
                 target = next(server for server in cluster.servers if server is not source)
                 assert move_slot(slot, source, target, cluster.servers) > 10
@@ -210,16 +210,16 @@ def test_slots_move_under_load(tmp_path: Path, open_store: OpenStore) -> None:
         check_when_it_answers(owner)
 
 
-def test_owners_that_are_stopped_and_wake_up_are_fenced(engine: EngineServer) -> None:
+def test_owners_that_are_stopped_and_wake_up_are_fenced(engine: RedisProcess) -> None:
     assert wake_stopped_owners(engine, 2, together=2)["fenced"] == 2
 
 
-def test_a_former_owner_never_replaces_what_a_new_one_wrote(engine: EngineServer) -> None:
+def test_a_former_owner_never_replaces_what_a_new_one_wrote(engine: RedisProcess) -> None:
     assert replace_owners(engine, 20) == {"rounds": 20, "refused": 80, "stale_snapshots": 40}
 
 
 @pytest.mark.long
-def test_a_reader_takes_over_when_the_owner_is_killed(engine: EngineServer) -> None:
+def test_a_reader_takes_over_when_the_owner_is_killed(engine: RedisProcess) -> None:
     found = kill_owners(engine, 1000, 2, "lru")
     check_seconds(max(found["decides_seconds"]), LEASE_SECONDS + 5.0, "the takeover")
 

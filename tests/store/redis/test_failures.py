@@ -16,7 +16,7 @@ from knapcache.store.redis.engine_state import EngineState
 from knapcache.store.redis.ownership import LEASE_SECONDS
 from knapcache.store.redis.store import RedisStore
 from tests.store.redis.conftest import OpenStore
-from tests.support.redis_servers import EngineServer, free_port
+from tests.support.redis_servers import RedisProcess, free_port
 from tests.support.stores import entry_of, is_right, key_of
 from tests.support.timing import wait_until, within
 
@@ -25,9 +25,9 @@ QUICK_SECONDS = 2.0
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[EngineServer]:
+def server(tmp_path: Path) -> Iterator[RedisProcess]:
     """A server that the test may stop."""
-    with EngineServer(tmp_path) as server:
+    with RedisProcess(tmp_path) as server:
         yield server
 
 
@@ -43,14 +43,14 @@ def test_a_store_opens_before_its_server_and_owns_it_later(tmp_path: Path, open_
     assert (store.owner, store.own(), store.get(key_of(1)), store.totals().entries) == (False, False, None, 0)
     with pytest.raises(StoreError, match="not answered yet"):
         store.hand_over(entry_of(store, 1))
-    with EngineServer(tmp_path, port=port):
+    with RedisProcess(tmp_path, port=port):
         wait_until(store.own)
         assert store.get(put(store, 1)) is not None
         store.check()
 
 
 def test_reads_go_on_while_a_server_is_killed_and_writes_after_its_return(
-    server: EngineServer, open_store: OpenStore
+    server: RedisProcess, open_store: OpenStore
 ) -> None:
     owner = open_store(server.url, query="near=0&shards=4")
     reader = owner.reader()
@@ -90,7 +90,7 @@ def test_reads_go_on_while_a_server_is_killed_and_writes_after_its_return(
     reader.close()
 
 
-def test_a_stopped_server_delays_one_read_and_no_more(server: EngineServer, open_store: OpenStore) -> None:
+def test_a_stopped_server_delays_one_read_and_no_more(server: RedisProcess, open_store: OpenStore) -> None:
     store = open_store(server.url)
     key = put(store, 1)
     server.signal(signal.SIGSTOP)
@@ -113,7 +113,7 @@ def test_a_stopped_server_delays_one_read_and_no_more(server: EngineServer, open
 
 
 def test_a_put_that_failed_is_absent_and_its_evictions_are_made_later(
-    server: EngineServer, open_store: OpenStore
+    server: RedisProcess, open_store: OpenStore
 ) -> None:
     store = open_store(server.url, query="near=0&timeout=0.1")
     old, other = put(store, "old"), put(store, "other")
@@ -130,7 +130,7 @@ def test_a_put_that_failed_is_absent_and_its_evictions_are_made_later(
     store.check()
 
 
-def test_a_replaced_owner_is_fenced_and_becomes_a_reader(engine: EngineServer, open_store: OpenStore) -> None:
+def test_a_replaced_owner_is_fenced_and_becomes_a_reader(engine: RedisProcess, open_store: OpenStore) -> None:
     first, second = open_store(engine.url, query="near=0&shards=3"), open_store(engine.url, query="near=0&shards=3")
     assert (first.owner, second.owner) == (True, False)
     for round_ in range(5):
@@ -156,7 +156,7 @@ def test_a_replaced_owner_is_fenced_and_becomes_a_reader(engine: EngineServer, o
         new.check()
 
 
-def test_an_owner_notices_without_writing_that_it_was_replaced(engine: EngineServer, open_store: OpenStore) -> None:
+def test_an_owner_notices_without_writing_that_it_was_replaced(engine: RedisProcess, open_store: OpenStore) -> None:
     first, second = open_store(engine.url), open_store(engine.url)
     with engine.client() as client:
         client.delete(first._member.attachment().names.owner)
@@ -166,7 +166,7 @@ def test_an_owner_notices_without_writing_that_it_was_replaced(engine: EngineSer
 
 
 def test_an_owner_goes_on_when_its_lease_ran_out_and_nobody_else_took_it(
-    engine: EngineServer, open_store: OpenStore
+    engine: RedisProcess, open_store: OpenStore
 ) -> None:
     store = open_store(engine.url)
     names = store._member.attachment().names
@@ -177,7 +177,7 @@ def test_an_owner_goes_on_when_its_lease_ran_out_and_nobody_else_took_it(
     assert store.get(put(store, 1)) is not None
 
 
-def test_a_store_survives_that_its_server_is_emptied(server: EngineServer, open_store: OpenStore) -> None:
+def test_a_store_survives_that_its_server_is_emptied(server: RedisProcess, open_store: OpenStore) -> None:
     store = open_store(server.url)
     key = put(store, 1)
     with server.client() as client:
@@ -190,14 +190,14 @@ def test_a_store_survives_that_its_server_is_emptied(server: EngineServer, open_
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
-def test_an_engine_that_evicts_is_refused(server: EngineServer, open_store: OpenStore, policy: str) -> None:
+def test_an_engine_that_evicts_is_refused(server: RedisProcess, open_store: OpenStore, policy: str) -> None:
     with server.client() as client:
         client.config_set("maxmemory-policy", policy)
-    with pytest.raises(InvalidInput, match=f"maxmemory-policy of the engine must be noeviction, not {policy}"):
+    with pytest.raises(InvalidInput, match=f"maxmemory-policy of the server must be noeviction, not {policy}"):
         open_store(server.url)
 
 
-def test_a_full_engine_refuses_puts_and_makes_evictions(server: EngineServer, open_store: OpenStore) -> None:
+def test_a_full_engine_refuses_puts_and_makes_evictions(server: RedisProcess, open_store: OpenStore) -> None:
     store = open_store(server.url)
     key = put(store, 1)
     with server.client() as client:
@@ -218,7 +218,7 @@ def test_a_full_engine_refuses_puts_and_makes_evictions(server: EngineServer, op
     store.check()
 
 
-def test_another_secret_or_encryption_is_refused(engine: EngineServer, open_store: OpenStore) -> None:
+def test_another_secret_or_encryption_is_refused(engine: RedisProcess, open_store: OpenStore) -> None:
     open_store(engine.url, secret=b"one")
     with pytest.raises(StoreError, match="was written with another secret"):
         open_store(engine.url, secret=b"two")
@@ -226,7 +226,7 @@ def test_another_secret_or_encryption_is_refused(engine: EngineServer, open_stor
         open_store(engine.url, secret=b"one", encryption_keys=[b"k" * 32])
 
 
-def test_another_secret_is_refused_by_an_engine_that_lost_its_data(server: EngineServer, open_store: OpenStore) -> None:
+def test_another_secret_is_refused_by_an_engine_that_lost_its_data(server: RedisProcess, open_store: OpenStore) -> None:
     owner, reader = open_store(server.url, secret=b"one"), open_store(server.url, secret=b"one", own=False)
     put(owner, 1)
     meta = owner.address.prefix.join(("{", ":o}:meta"))
@@ -252,7 +252,7 @@ def test_another_secret_is_refused_by_an_engine_that_lost_its_data(server: Engin
 
 
 def test_a_process_that_was_faster_with_another_secret_stops_using_the_store(
-    server: EngineServer, open_store: OpenStore
+    server: RedisProcess, open_store: OpenStore
 ) -> None:
     first = open_store(server.url, secret=b"one")
     meta = first.address.prefix.join(("{", ":o}:meta"))
@@ -268,7 +268,7 @@ def test_a_process_that_was_faster_with_another_secret_stops_using_the_store(
     assert first.get(put(first, 1)) is not None
 
 
-def test_damaged_values_are_misses(engine: EngineServer, open_store: OpenStore) -> None:
+def test_damaged_values_are_misses(engine: RedisProcess, open_store: OpenStore) -> None:
     store = open_store(engine.url)
     names = store._member.attachment().names
     with engine.client() as client:

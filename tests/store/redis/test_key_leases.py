@@ -16,12 +16,12 @@ from knapcache.store.redis import nursery
 from knapcache.store.redis.key_leases import LEASE_SECONDS, KeyLease
 from knapcache.store.redis.store import RedisStore
 from tests.store.redis.conftest import OpenStore
-from tests.support.redis_servers import EngineCluster, EngineServer
+from tests.support.redis_servers import ClusterProcesses, RedisProcess
 from tests.support.stores import entry_of, key_of
 from tests.support.timing import wait_until
 
 
-def test_one_leads_and_the_others_find_its_answer(engine: EngineServer, open_store: OpenStore) -> None:
+def test_one_leads_and_the_others_find_its_answer(engine: RedisProcess, open_store: OpenStore) -> None:
     owner, one, two = (open_store(engine.url) for _ in range(3))
     entry = entry_of(one, 1)
     lease = one.lead(entry.key)
@@ -36,7 +36,7 @@ def test_one_leads_and_the_others_find_its_answer(engine: EngineServer, open_sto
     assert isinstance(two.lead(entry.key), KeyLease)
 
 
-def test_a_lease_lasts_as_long_as_its_holder(engine: EngineServer, open_store: OpenStore) -> None:
+def test_a_lease_lasts_as_long_as_its_holder(engine: RedisProcess, open_store: OpenStore) -> None:
     one, two = open_store(engine.url), open_store(engine.url)
     lease = one.lead(key_of(1), seconds=2.0)
     assert isinstance(lease, KeyLease)
@@ -55,7 +55,7 @@ def test_a_lease_lasts_as_long_as_its_holder(engine: EngineServer, open_store: O
     assert isinstance(one.lead(key_of(1)), KeyLease)
 
 
-def test_a_closed_store_ends_its_leases(engine: EngineServer, open_store: OpenStore) -> None:
+def test_a_closed_store_ends_its_leases(engine: RedisProcess, open_store: OpenStore) -> None:
     one, two = open_store(engine.url), open_store(engine.url)
     assert isinstance(one.lead(key_of(1)), KeyLease)
     one.close()
@@ -63,7 +63,7 @@ def test_a_closed_store_ends_its_leases(engine: EngineServer, open_store: OpenSt
 
 
 def test_the_owner_leaves_an_answer_that_it_did_not_store_for_those_who_wait(
-    engine: EngineServer, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+    engine: RedisProcess, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner, one = open_store(engine.url), open_store(engine.url)
     alone, waited_for = entry_of(owner, 1), entry_of(owner, 2)
@@ -82,7 +82,7 @@ def test_the_owner_leaves_an_answer_that_it_did_not_store_for_those_who_wait(
     owner.check()
 
 
-def test_an_answer_that_cannot_be_left_does_not_keep_the_lease(engine: EngineServer, open_store: OpenStore) -> None:
+def test_an_answer_that_cannot_be_left_does_not_keep_the_lease(engine: RedisProcess, open_store: OpenStore) -> None:
     owner, one = open_store(engine.url), open_store(engine.url)
     entry = entry_of(owner, 1, 100_000)  # larger than the nursery
     lease = owner.lead(entry.key)
@@ -92,7 +92,7 @@ def test_an_answer_that_cannot_be_left_does_not_keep_the_lease(engine: EngineSer
     assert isinstance(one.lead(entry.key), KeyLease)
 
 
-def test_the_owner_does_not_leave_an_answer_that_it_stored(engine: EngineServer, open_store: OpenStore) -> None:
+def test_the_owner_does_not_leave_an_answer_that_it_stored(engine: RedisProcess, open_store: OpenStore) -> None:
     owner, one = open_store(engine.url), open_store(engine.url)
     entry = entry_of(owner, 1)
     lease = owner.lead(entry.key)
@@ -105,7 +105,7 @@ def test_the_owner_does_not_leave_an_answer_that_it_stored(engine: EngineServer,
         assert not client.exists(one._member.attachment().reader.value_keys(entry.key, undecided=True)[1])
 
 
-def test_an_expired_or_damaged_answer_is_as_none(engine: EngineServer, open_store: OpenStore) -> None:
+def test_an_expired_or_damaged_answer_is_as_none(engine: RedisProcess, open_store: OpenStore) -> None:
     now = 1000.0
     store = open_store(engine.url, clock=lambda: now)
     entry = entry_of(store, 1, expires=1010.0)
@@ -121,7 +121,7 @@ def test_an_expired_or_damaged_answer_is_as_none(engine: EngineServer, open_stor
 
 
 def test_without_an_engine_everybody_leads(tmp_path: Path, open_store: OpenStore) -> None:
-    with EngineServer(tmp_path) as server:
+    with RedisProcess(tmp_path) as server:
         store = open_store(server.url)
         server.signal(signal.SIGSTOP)
         lease = store.lead(key_of(1))
@@ -132,14 +132,14 @@ def test_without_an_engine_everybody_leads(tmp_path: Path, open_store: OpenStore
 
 
 def test_leases_of_a_stopped_engine_do_not_outlive_the_stop(tmp_path: Path, open_store: OpenStore) -> None:
-    with EngineServer(tmp_path) as server:
+    with RedisProcess(tmp_path) as server:
         one, two = open_store(server.url), open_store(server.url)
         held = one.lead(key_of("held"))
         server.signal(signal.SIGSTOP)
         try:
             assert isinstance(held, KeyLease)
             held.end()
-            one._member.breakers.close("")  # the next command is sent, and executed when the engine goes on
+            one._member.breakers.close("")  # the next command is sent, and executed when the server goes on
             assert isinstance(one.lead(key_of("sent")), KeyLease)
         finally:
             server.signal(signal.SIGCONT)
@@ -148,7 +148,7 @@ def test_leases_of_a_stopped_engine_do_not_outlive_the_stop(tmp_path: Path, open
             assert isinstance(found, KeyLease)
 
 
-def test_bursts_in_a_cluster_make_one_call_for_each_key(cluster: EngineCluster, open_store: OpenStore) -> None:
+def test_bursts_in_a_cluster_make_one_call_for_each_key(cluster: ClusterProcesses, open_store: OpenStore) -> None:
     stores = [open_store(cluster.url, query="near=0&shards=8") for _ in range(3)]
     calls: Counter[int] = Counter()
     answers: list[Entry] = []

@@ -12,7 +12,7 @@ import pytest
 from knapcache.store.base import Entry
 from knapcache.store.redis.store import RedisStore
 from tests.store.redis.conftest import OpenStore
-from tests.support.redis_servers import EngineCluster, EngineServer, SentinelGroup
+from tests.support.redis_servers import ClusterProcesses, RedisProcess, SentinelGroup
 from tests.support.stores import entry_of, key_of
 from tests.support.timing import wait_until, within
 
@@ -29,7 +29,7 @@ def near_entry(store: RedisStore, key: bytes) -> Entry | None:
 
 @pytest.fixture(params=["engine", "sentinel", "cluster"])
 def url(request: pytest.FixtureRequest) -> str:
-    servers: EngineServer | SentinelGroup | EngineCluster = request.getfixturevalue(request.param)
+    servers: RedisProcess | SentinelGroup | ClusterProcesses = request.getfixturevalue(request.param)
     return servers.url
 
 
@@ -56,7 +56,7 @@ def test_a_removal_reaches_other_processes_within_a_second(url: str, open_store:
     wait_until(lambda: reader.get(newer.key) == newer)
 
 
-def test_hits_send_no_command(engine: EngineServer, open_store: OpenStore) -> None:
+def test_hits_send_no_command(engine: RedisProcess, open_store: OpenStore) -> None:
     store = open_store(engine.url, query=NEAR)
     store.apply(entry_of(store, 1)).result(60)
     assert near_entry(store, key_of(1)) is not None
@@ -67,7 +67,7 @@ def test_hits_send_no_command(engine: EngineServer, open_store: OpenStore) -> No
         assert client.info("commandstats").get("cmdstat_get", {"calls": 0})["calls"] == before
 
 
-def test_a_lost_subscription_empties_it_and_is_renewed(engine: EngineServer, open_store: OpenStore) -> None:
+def test_a_lost_subscription_empties_it_and_is_renewed(engine: RedisProcess, open_store: OpenStore) -> None:
     owner, reader = open_store(engine.url, query=NEAR), open_store(engine.url, query=NEAR)
     entry = entry_of(owner, 1)
     owner.apply(entry).result(60)
@@ -79,7 +79,7 @@ def test_a_lost_subscription_empties_it_and_is_renewed(engine: EngineServer, ope
 
 
 def test_silence_on_the_subscription_hides_all_entries(
-    engine: EngineServer, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+    engine: RedisProcess, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(engine.url, query=NEAR)
     entry = entry_of(store, 1)
@@ -91,7 +91,7 @@ def test_silence_on_the_subscription_hides_all_entries(
 
 
 def test_with_encryption_it_is_found_by_key_and_invalidated_by_name(
-    engine: EngineServer, open_store: OpenStore
+    engine: RedisProcess, open_store: OpenStore
 ) -> None:
     options: dict[str, Any] = {"query": NEAR, "encryption_keys": [b"k" * 32]}
     owner, reader = open_store(engine.url, **options), open_store(engine.url, **options)
@@ -102,7 +102,7 @@ def test_with_encryption_it_is_found_by_key_and_invalidated_by_name(
     wait_until(lambda: reader.get(entry.key) is None)
 
 
-def test_readers_never_see_an_older_version_after_a_second(engine: EngineServer, open_store: OpenStore) -> None:
+def test_readers_never_see_an_older_version_after_a_second(engine: RedisProcess, open_store: OpenStore) -> None:
     owner, reader = open_store(engine.url, query=NEAR), open_store(engine.url, query=NEAR)
     wait_until(lambda: reader._near.subscribed)
     last = 0

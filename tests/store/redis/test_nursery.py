@@ -7,11 +7,11 @@ import pytest
 from knapcache.errors import InvalidInput, StoreError
 from knapcache.store.redis import nursery
 from tests.store.redis.conftest import OpenStore
-from tests.support.redis_servers import EngineServer
+from tests.support.redis_servers import RedisProcess
 from tests.support.stores import entry_of
 
 
-def test_readers_find_an_answer_before_the_owner_decides(engine: EngineServer, open_store: OpenStore) -> None:
+def test_readers_find_an_answer_before_the_owner_decides(engine: RedisProcess, open_store: OpenStore) -> None:
     owner, one, two = (open_store(engine.url) for _ in range(3))
     entry = entry_of(one, 1)
     one.hand_over(entry)
@@ -19,7 +19,7 @@ def test_readers_find_an_answer_before_the_owner_decides(engine: EngineServer, o
 
 
 def test_an_admitted_answer_is_renamed_and_its_bytes_are_not_sent_again(
-    engine: EngineServer, open_store: OpenStore
+    engine: RedisProcess, open_store: OpenStore
 ) -> None:
     owner, reader = open_store(engine.url), open_store(engine.url)
     entry = entry_of(reader, 1, 30_000)
@@ -36,7 +36,7 @@ def test_an_admitted_answer_is_renamed_and_its_bytes_are_not_sent_again(
 
 
 def test_an_answer_that_was_not_admitted_stays_for_a_moment(
-    engine: EngineServer, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+    engine: RedisProcess, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner, reader = open_store(engine.url), open_store(engine.url)
     entry = entry_of(reader, 1)
@@ -52,7 +52,7 @@ def test_an_answer_that_was_not_admitted_stays_for_a_moment(
     owner.check()
 
 
-def test_the_oldest_give_way(engine: EngineServer, open_store: OpenStore) -> None:
+def test_the_oldest_give_way(engine: RedisProcess, open_store: OpenStore) -> None:
     owner, reader = open_store(engine.url), open_store(engine.url)
     entries = [entry_of(reader, k, 4000) for k in range(30)]
     for entry in entries:
@@ -66,7 +66,7 @@ def test_the_oldest_give_way(engine: EngineServer, open_store: OpenStore) -> Non
     owner.check()
 
 
-def test_an_import_waits_until_the_owner_has_collected(engine: EngineServer, open_store: OpenStore) -> None:
+def test_an_import_waits_until_the_owner_has_collected(engine: RedisProcess, open_store: OpenStore) -> None:
     owner, reader = open_store(engine.url), open_store(engine.url)
     parked = []
 
@@ -86,7 +86,7 @@ def test_an_import_waits_until_the_owner_has_collected(engine: EngineServer, ope
     owner.check()
 
 
-def test_an_eviction_also_removes_an_undecided_answer(engine: EngineServer, open_store: OpenStore) -> None:
+def test_an_eviction_also_removes_an_undecided_answer(engine: RedisProcess, open_store: OpenStore) -> None:
     owner, reader = open_store(engine.url), open_store(engine.url)
     entry = entry_of(reader, 1)
     reader.hand_over(entry)
@@ -95,7 +95,7 @@ def test_an_eviction_also_removes_an_undecided_answer(engine: EngineServer, open
     assert list(owner.collect()) == []
 
 
-def test_a_newer_undecided_answer_is_preferred(engine: EngineServer, open_store: OpenStore) -> None:
+def test_a_newer_undecided_answer_is_preferred(engine: RedisProcess, open_store: OpenStore) -> None:
     owner, reader = open_store(engine.url), open_store(engine.url)
     old, new = entry_of(owner, 1), entry_of(owner, 1, version=1)
     owner.apply(old).result(60)
@@ -107,7 +107,7 @@ def test_a_newer_undecided_answer_is_preferred(engine: EngineServer, open_store:
     owner.check()
 
 
-def test_what_a_former_owner_collected_is_not_collected_again(engine: EngineServer, open_store: OpenStore) -> None:
+def test_what_a_former_owner_collected_is_not_collected_again(engine: RedisProcess, open_store: OpenStore) -> None:
     owner, reader = open_store(engine.url), open_store(engine.url)
     first, second = entry_of(reader, 1), entry_of(reader, 2)
     reader.hand_over(first)
@@ -119,7 +119,7 @@ def test_what_a_former_owner_collected_is_not_collected_again(engine: EngineServ
     reader.check()
 
 
-def test_nothing_can_be_handed_over_before_there_was_an_owner(engine: EngineServer, open_store: OpenStore) -> None:
+def test_nothing_can_be_handed_over_before_there_was_an_owner(engine: RedisProcess, open_store: OpenStore) -> None:
     reader = open_store(engine.url, own=False)
     with pytest.raises(StoreError, match="has had no owner yet"):
         reader.hand_over(entry_of(reader, 1))

@@ -9,12 +9,12 @@ import pytest
 from knapcache.errors import NotOwner, StoreError
 from knapcache.store.redis import owner_requests
 from tests.store.redis.conftest import OpenStore
-from tests.support.redis_servers import EngineServer
+from tests.support.redis_servers import RedisProcess
 from tests.support.timing import wait_until
 
 
 def test_the_owner_hears_of_a_request_and_its_reply_reaches_the_process_that_asked(
-    engine: EngineServer, open_store: OpenStore
+    engine: RedisProcess, open_store: OpenStore
 ) -> None:
     owner, one, two = (open_store(engine.url, encryption_keys=[b"k" * 32]) for _ in range(3))
     wait_until(lambda: owner._near.subscribed)
@@ -42,7 +42,7 @@ def test_the_owner_hears_of_a_request_and_its_reply_reaches_the_process_that_ask
     assert not owner.has_arrivals
 
 
-def test_without_an_owner_there_is_no_reply(engine: EngineServer, open_store: OpenStore) -> None:
+def test_without_an_owner_there_is_no_reply(engine: RedisProcess, open_store: OpenStore) -> None:
     reader = open_store(engine.url, own=False)
     with pytest.raises(NotOwner, match="no process owns the store now"):
         reader.ask(b"?", seconds=0.1)
@@ -50,7 +50,7 @@ def test_without_an_owner_there_is_no_reply(engine: EngineServer, open_store: Op
         list(reader.take_owner_requests())
 
 
-def test_requests_and_replies_are_bounded_and_sealed(engine: EngineServer, open_store: OpenStore) -> None:
+def test_requests_and_replies_are_bounded_and_sealed(engine: RedisProcess, open_store: OpenStore) -> None:
     owner, reader = open_store(engine.url), open_store(engine.url)
     with pytest.raises(StoreError, match="at most"):
         reader.ask(bytes(owner_requests.MAX_BYTES + 1))
@@ -64,7 +64,7 @@ def test_requests_and_replies_are_bounded_and_sealed(engine: EngineServer, open_
         reader.ask(b"?")
 
 
-def test_unknown_messages_are_no_arrivals(engine: EngineServer, open_store: OpenStore) -> None:
+def test_unknown_messages_are_no_arrivals(engine: RedisProcess, open_store: OpenStore) -> None:
     owner = open_store(engine.url)
     for message in (b"", b"-1", b"4096", b"x" * 1000, b"12 "):
         owner._on_arrival(message)

@@ -1,4 +1,4 @@
-"""Logs of records in the engine: one order for all processes, bounded, on every topology."""
+"""Logs of records in the server: one order for all processes, bounded, on every topology."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from knapcache.errors import StoreError
 from knapcache.store.redis.record_logs import MAX_APPENDED, NO_RECORD, LogChange, RecordLogs
 from tests.store.redis.conftest import OpenStore
-from tests.support.redis_servers import EngineCluster, EngineServer, SentinelGroup
+from tests.support.redis_servers import ClusterProcesses, RedisProcess, SentinelGroup
 
 
 def contents(logs: RecordLogs, kind: str = "a", after: str = "") -> list[bytes]:
@@ -29,11 +29,11 @@ def exercise(first: RecordLogs, second: RecordLogs) -> None:
     assert contents(first, "b") == [b"other"]
 
 
-def test_processes_read_the_same_records_on_a_server(engine: EngineServer, open_store: OpenStore) -> None:
+def test_processes_read_the_same_records_on_a_server(engine: RedisProcess, open_store: OpenStore) -> None:
     exercise(open_store(engine.url).record_logs, open_store(engine.url).record_logs)
 
 
-def test_processes_read_the_same_records_in_a_cluster(cluster: EngineCluster, open_store: OpenStore) -> None:
+def test_processes_read_the_same_records_in_a_cluster(cluster: ClusterProcesses, open_store: OpenStore) -> None:
     exercise(open_store(cluster.url).record_logs, open_store(cluster.url).record_logs)
 
 
@@ -41,7 +41,7 @@ def test_processes_read_the_same_records_under_sentinel(sentinel: SentinelGroup,
     exercise(open_store(sentinel.url).record_logs, open_store(sentinel.url).record_logs)
 
 
-def test_the_oldest_records_and_their_names_are_removed(engine: EngineServer, open_store: OpenStore) -> None:
+def test_the_oldest_records_and_their_names_are_removed(engine: RedisProcess, open_store: OpenStore) -> None:
     store = open_store(engine.url)
     logs = store.record_logs
     count = MAX_APPENDED + 50
@@ -53,7 +53,7 @@ def test_the_oldest_records_and_their_names_are_removed(engine: EngineServer, op
     assert sorted(names) == sorted(b"n%d" % number for number in range(count - 20, count))
 
 
-def test_records_of_an_earlier_version_are_removed_first(engine: EngineServer, open_store: OpenStore) -> None:
+def test_records_of_an_earlier_version_are_removed_first(engine: RedisProcess, open_store: OpenStore) -> None:
     store = open_store(engine.url)
     logs = store.record_logs
     stream = f"{{{store.address.prefix}:o}}:l:a"
@@ -74,7 +74,7 @@ def test_records_of_an_earlier_version_are_removed_first(engine: EngineServer, o
 
 
 def test_an_engine_that_lost_its_data_has_another_epoch(tmp_path: Path, open_store: OpenStore) -> None:
-    with EngineServer(tmp_path) as server:
+    with RedisProcess(tmp_path) as server:
         logs = open_store(server.url).record_logs
         logs.append("a", [LogChange(b"", b"1")], 100)
         epoch = logs.epoch()
@@ -90,7 +90,7 @@ def test_an_engine_that_lost_its_data_has_another_epoch(tmp_path: Path, open_sto
                 use()
 
 
-def test_a_closed_store_has_no_logs(engine: EngineServer, open_store: OpenStore) -> None:
+def test_a_closed_store_has_no_logs(engine: RedisProcess, open_store: OpenStore) -> None:
     store = open_store(engine.url)
     store.close()
     with pytest.raises(StoreError, match="closed"):

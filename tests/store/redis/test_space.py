@@ -1,4 +1,4 @@
-"""Space: the charge covers what the engine allocates, and no limit is exceeded at any instant."""
+"""Space: the charge covers what the server allocates, and no limit is exceeded at any instant."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import threading
 import pytest
 
 from knapcache.errors import StoreError
-from knapcache.store.redis.layout import EngineLayout, size_class
+from knapcache.store.redis.layout import ServerLayout, size_class
 from tests.store.redis.conftest import OpenStore
-from tests.support.redis_servers import EngineServer
+from tests.support.redis_servers import RedisProcess
 from tests.support.stores import entry_of, key_of
 
 SUMS = """
@@ -32,7 +32,7 @@ def test_size_classes_are_those_of_jemalloc() -> None:
 
 @pytest.mark.parametrize(("length", "expires"), [(10, None), (300, 4e9), (5000, None)])
 def test_the_charge_covers_what_the_engine_allocates(
-    each_engine: EngineServer, open_store: OpenStore, length: int, expires: float | None
+    each_engine: RedisProcess, open_store: OpenStore, length: int, expires: float | None
 ) -> None:
     store = open_store(each_engine.url, 32 << 20)
     with each_engine.client() as client:
@@ -48,7 +48,7 @@ def test_the_charge_covers_what_the_engine_allocates(
     assert charged <= 1.6 * allocated + 400_000, f"{allocated} bytes allocated, {charged} charged"
 
 
-def test_limits_never_sum_to_more_than_the_capacity(engine: EngineServer, open_store: OpenStore) -> None:
+def test_limits_never_sum_to_more_than_the_capacity(engine: RedisProcess, open_store: OpenStore) -> None:
     store = open_store(engine.url, 1 << 20, query="near=0&shards=6")
     reader = store.reader()
     keys = store._member.attachment().names.books
@@ -91,7 +91,7 @@ def test_limits_never_sum_to_more_than_the_capacity(engine: EngineServer, open_s
     store.check()
 
 
-def test_a_smaller_cache_lowers_the_limits(engine: EngineServer, open_store: OpenStore) -> None:
+def test_a_smaller_cache_lowers_the_limits(engine: RedisProcess, open_store: OpenStore) -> None:
     large = open_store(engine.url, 4 << 20, query="near=0&shards=4")
     for k in range(100):
         done = large.apply(entry_of(large, k, 20_000))
@@ -107,7 +107,7 @@ def test_a_smaller_cache_lowers_the_limits(engine: EngineServer, open_store: Ope
 
 
 def test_a_small_cache_in_a_cluster_has_enough_shards_for_all_primaries() -> None:
-    layout = EngineLayout.of(256 << 20)
+    layout = ServerLayout.of(256 << 20)
     assert (layout.shards(cluster=False), layout.shards(cluster=True)) == (4, 16)
-    assert EngineLayout.of(1 << 40).shards(cluster=False) == EngineLayout.of(1 << 40).shards(cluster=True) == 64
-    assert EngineLayout.of(1 << 20).shards(cluster=True) == 1
+    assert ServerLayout.of(1 << 40).shards(cluster=False) == ServerLayout.of(1 << 40).shards(cluster=True) == 64
+    assert ServerLayout.of(1 << 20).shards(cluster=True) == 1

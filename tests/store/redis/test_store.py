@@ -20,7 +20,7 @@ from knapcache.store.redis.urls import parse
 from knapcache.store.registry import open_store as open_by_url
 from tests.store.redis.conftest import OpenStore
 from tests.support.certificates import make_certificate
-from tests.support.redis_servers import EngineCluster, EngineServer, free_port
+from tests.support.redis_servers import ClusterProcesses, RedisProcess, free_port
 from tests.support.stores import entry_of, key_of, spawn
 from tests.support.timing import wait_until
 
@@ -35,7 +35,7 @@ def put_and_get(url: str, **options: Any) -> None:
 
 def test_users_passwords_sockets_and_databases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "engine.sock"
-    with EngineServer(tmp_path, "--unixsocket", str(path)) as server:
+    with RedisProcess(tmp_path, "--unixsocket", str(path)) as server:
         with server.client() as client:
             client.execute_command("ACL", "SETUSER", "me", "on", ">hunter2", "~{mine:*", "&{mine:*", "+@all", "-@admin")
         put_and_get(f"redis://me:hunter2@127.0.0.1:{server.port}/2?prefix=mine")
@@ -58,7 +58,7 @@ def test_tls_with_certificates_of_both_sides(tmp_path: Path) -> None:
     port = free_port()
     files = ("--tls-cert-file", str(ours.cert), "--tls-key-file", str(ours.key), "--tls-ca-cert-file", str(ours.cert))
     try:
-        server = EngineServer(tmp_path, "--tls-port", str(port), *files)
+        server = RedisProcess(tmp_path, "--tls-port", str(port), *files)
     except AssertionError:
         pytest.skip("the server was built without TLS")
     with server:
@@ -82,7 +82,7 @@ def test_the_package_is_not_imported_without_need() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_killed_owner_is_replaced(engine: EngineServer, open_store: OpenStore) -> None:
+def test_a_killed_owner_is_replaced(engine: RedisProcess, open_store: OpenStore) -> None:
     reader = open_store(engine.url, own=False)
     code = """
         import sys
@@ -106,7 +106,7 @@ def test_a_killed_owner_is_replaced(engine: EngineServer, open_store: OpenStore)
     reader.check()
 
 
-def test_a_forked_child_reads_and_the_parent_remains_the_owner(engine: EngineServer, open_store: OpenStore) -> None:
+def test_a_forked_child_reads_and_the_parent_remains_the_owner(engine: RedisProcess, open_store: OpenStore) -> None:
     store = open_store(engine.url, query="near=1MB")
     entry = entry_of(store, 1)
     store.apply(entry).result(60)
@@ -128,7 +128,7 @@ def test_a_forked_child_reads_and_the_parent_remains_the_owner(engine: EngineSer
 
 
 def test_snapshots_are_stored_in_chunks(
-    engine: EngineServer, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+    engine: RedisProcess, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("knapcache.store.redis.snapshots.CHUNK", 1000)
     assert layout.CHUNK <= 1_000_000
@@ -147,7 +147,7 @@ def test_snapshots_are_stored_in_chunks(
     assert store.load_snapshot() is None
 
 
-def test_counts_that_may_have_arrived_are_not_reported_as_failed(engine: EngineServer, open_store: OpenStore) -> None:
+def test_counts_that_may_have_arrived_are_not_reported_as_failed(engine: RedisProcess, open_store: OpenStore) -> None:
     owner, reader = (open_store(engine.url, query="near=0&timeout=0.24") for _ in range(2))
     with engine.client() as client:
         client.execute_command("CLIENT", "PAUSE", 600)
@@ -155,13 +155,13 @@ def test_counts_that_may_have_arrived_are_not_reported_as_failed(engine: EngineS
     assert reader.counters()["counts_lost"] == 1
     with pytest.raises(StoreError):  # known not to have arrived: the caller keeps them
         reader.put_counts({key_of(1): 4})
-    wait_until(lambda: reader.get(key_of(1)) is None and reader._member.engine.allows(b"x"))
-    wait_until(lambda: owner._member.engine.allows(b"x"))
+    wait_until(lambda: reader.get(key_of(1)) is None and reader._member.server.allows(b"x"))
+    wait_until(lambda: owner._member.server.allows(b"x"))
     reader.put_counts({key_of(2): 5})
     assert owner.take_counts() in ({key_of(1): 3, key_of(2): 5}, {key_of(2): 5})
 
 
-def test_space_for_counts_is_limited(engine: EngineServer, open_store: OpenStore) -> None:
+def test_space_for_counts_is_limited(engine: RedisProcess, open_store: OpenStore) -> None:
     owner, reader = open_store(engine.url), open_store(engine.url)
     rng = Random(1)
     for _ in range(4):
@@ -172,7 +172,9 @@ def test_space_for_counts_is_limited(engine: EngineServer, open_store: OpenStore
     reader.put_counts({key_of(1): 1})
 
 
-def test_several_entries_are_read_at_once(engine: EngineServer, cluster: EngineCluster, open_store: OpenStore) -> None:
+def test_several_entries_are_read_at_once(
+    engine: RedisProcess, cluster: ClusterProcesses, open_store: OpenStore
+) -> None:
     for url in (engine.url, cluster.url):
         owner, reader = (open_store(url, 16 << 20, query="near=0&shards=8") for _ in range(2))
         entries = [entry_of(owner, k) for k in range(20)]

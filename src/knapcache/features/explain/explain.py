@@ -178,7 +178,7 @@ class Explainer:
         if self._context.settings.store is not None:
             text = (
                 "Another process had just fetched the same answer, or was fetching it, and this one did not find it in "
-                "the shared store. That happens while the engine does not answer, and in a failover."
+                "the shared store. That happens while its server does not answer, and in a failover."
             )
             return Explanation(kind="other_worker", title="Not yet shared between proxies", text=text, at=last.time)
         if self._context.settings.workers > 1:

@@ -1,6 +1,6 @@
 """Shared counters, with counters in memory for the time in which the shared ones cannot be used.
 
-    shared     operations go to the file or to the engine; what they read is remembered
+    shared     operations go to the file or to the server; what they read is remembered
                   │ StoreError
                   ▼
     local      counters in memory, which begin with what was read last; RETRY_SECONDS later the shared ones are tried
@@ -8,8 +8,8 @@
                   ▼
     shared     the dollars that were paid meanwhile are added to them
 
-So limits neither stop all traffic nor end while an engine is away. Each process then counts for itself: with n of them
-apart, at most n times what was left of a limit is used. Rejected: to refuse every call, because an engine that is away
+So limits neither stop all traffic nor end while a server is away. Each process then counts for itself: with n of them
+apart, at most n times what was left of a limit is used. Rejected: to refuse every call, because a server that is away
 must not take the proxy with it; to admit every call, because a bill can grow without a bound.
 """
 

@@ -226,7 +226,7 @@ class CountsThread:
 class Limits:
     """The limits of one process. All methods run on the event loop's thread.
 
-    threads   the counters may wait for a disk or an engine
+    threads   the counters may wait for a disk or a server
     """
 
     def __init__(

@@ -41,7 +41,7 @@ class RedisCounts:
         self._name_of = name_of
 
     def apply(self, operations: Sequence[Operation], now: float) -> list[Result]:
-        """Apply operations in the engine, one after the other with those of other processes."""
+        """Apply operations in the server, one after the other with those of other processes."""
         sent = [(len(each.scopes), self._arguments(each)) for each in operations]
         rows = self._counts.apply(self._process, slots_at(now), (MINUTE_SLOTS, SLOTS_AHEAD), STALE_SECONDS, sent)
         results = []
@@ -54,7 +54,7 @@ class RedisCounts:
         return results
 
     def beat(self, in_flight: Mapping[str, CallAmounts], now: float) -> None:  # noqa: ARG002
-        """Set the calls in flight of this process. The engine forgets by itself what is old."""
+        """Set the calls in flight of this process. The server forgets by itself what is old."""
         rows = [(self._name_of(scope), *amounts) for scope, amounts in in_flight.items()]
         self._counts.set_in_flight(self._process, rows)
 

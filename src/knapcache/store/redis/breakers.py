@@ -1,4 +1,4 @@
-"""Circuit breakers for the nodes of an engine: a node that does not answer must not delay requests.
+"""Circuit breakers for the nodes of a server: a node that does not answer must not delay requests.
 
     closed   commands are sent
                 │ one command fails, or has no reply within the timeout
@@ -8,7 +8,7 @@
                 ▼
              closed
 
-A node is the server of a shard: the only one of a standalone engine, the primary of the shard's slot in a cluster. So
+A node is the process that has a shard: a standalone server, or the primary of the shard's slot in a cluster. So
 at most one request per thread waits for a node that has stopped, however many shards it has, and no request is a probe.
 Nor does a request wait until a cluster has said who has the slots now: the background thread asks.
 """

@@ -3,9 +3,9 @@
     O:u:d:DAY:SCOPE     string   dollars paid on a day         O:u:r:SLOT:SCOPE   string   calls begun in a slot
     O:u:m:MONTH:SCOPE   string   dollars paid in a month       O:u:t:SLOT:SCOPE   string   tokens used in a slot
     O:u:f:SCOPE         hash     process → its calls in flight, dollars and tokens reserved for them, and when it was
-                                 last seen, by the engine's clock
+                                 last seen, by the server's clock
 
-All have a life time in the engine. The scripts are in call_scripts.py. Days, months and slots are numbers that the
+All have a life time in the server. The scripts are in call_scripts.py. Days, months and slots are numbers that the
 caller gives, and the names of scopes, too: the caller hashes names that must not be readable there.
 """
 
@@ -16,18 +16,18 @@ from typing import Any
 
 from knapcache.errors import StoreError
 from knapcache.store.redis.call_scripts import COUNT_CALLS, COUNT_IN_FLIGHT
-from knapcache.store.redis.engine import Engine
 from knapcache.store.redis.layout import owner_tag
 from knapcache.store.redis.membership import Membership
+from knapcache.store.redis.server import RedisServer
 
 NUMBERS_BEFORE_SLOTS = 5
 """Numbers of a scope before its slots: dollars of the day and of the month, and three of its calls in flight."""
 MAX_OPERATIONS = 50
-"""Operations of one script. The engine runs no other command meanwhile."""
+"""Operations of one script. The server runs no other command meanwhile."""
 
 
 class CallCounts:
-    """The counters of a store. Every method may raise StoreError: the engine does not answer, or refuses."""
+    """The counters of a store. Every method may raise StoreError: the server does not answer, or refuses."""
 
     def __init__(self, member: Membership) -> None:
         self._member = member
@@ -55,7 +55,7 @@ class CallCounts:
             keys, head = [self._prefix + b"f"], [self._prefix, process, *slots, *minute, stale]
             found = self._attached().run(COUNT_CALLS, keys, *head, *arguments)
             if len(found) != len(batch):
-                raise StoreError("the engine returned counters of another number of operations")
+                raise StoreError("the server returned counters of another number of operations")
             results += [self._read(row, scopes, minute[0]) for row, (scopes, _) in zip(found, batch, strict=True)]
         return results
 
@@ -70,11 +70,11 @@ class CallCounts:
         try:
             refused, limit, *values = map(float, row.split())
         except ValueError:
-            raise StoreError("the engine returned counters of another form") from None
+            raise StoreError("the server returned counters of another form") from None
         if len(values) != scopes * length or not (0 <= refused <= scopes and 0 <= limit <= 5):
-            raise StoreError("the engine returned counters of another form")
+            raise StoreError("the server returned counters of another form")
         return int(refused), int(limit), [values[k * length : (k + 1) * length] for k in range(scopes)]
 
-    def _attached(self) -> Engine:
+    def _attached(self) -> RedisServer:
         self._member.attachment()  # StoreError if the store is closed or cannot be used
-        return self._member.engine
+        return self._member.server

@@ -1,6 +1,6 @@
-"""The scripts that count calls to upstreams in the engine (call_counts.py names the keys).
+"""The scripts that count calls to upstreams in the server (call_counts.py names the keys).
 
-COUNT_CALLS makes the decisions of `features/limits/core.py` in the engine. A test compares the two.
+COUNT_CALLS makes the decisions of `features/limits/core.py` in the server. A test compares the two.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from knapcache.errors import StoreError
 from knapcache.store.base import validate_key
 from knapcache.store.redis import scripts
-from knapcache.store.redis.engine import Engine, EngineAway
-from knapcache.store.redis.layout import EngineLayout, KeyNames
+from knapcache.store.redis.layout import KeyNames, ServerLayout
+from knapcache.store.redis.server import RedisServer, ServerAway
 from knapcache.store.sqlite.rows import Sealer
 
 _COUNT = struct.Struct("<32sI")
@@ -19,18 +19,18 @@ _SEAL_BYTES = 16
 
 
 def put_counts(
-    engine: Engine, names: KeyNames, layout: EngineLayout, sealer: Sealer, counts: Mapping[bytes, int]
+    server: RedisServer, names: KeyNames, layout: ServerLayout, sealer: Sealer, counts: Mapping[bytes, int]
 ) -> bool:
     """Leave the highest counts for the owner; StoreError when they were not left.
 
-    Return False when the engine did not answer and may have them: the caller must not leave them again.
+    Return False when the server did not answer and may have them: the caller must not leave them again.
     """
     pairs = Counter(counts).most_common(layout.max_counted_keys)
     content = b"".join(_COUNT.pack(validate_key(key), min(count, _MAX_COUNT)) for key, count in pairs)
     record = b"".join(sealer.protect(b"counts", content))
     try:
-        stored = engine.run(scripts.PUT_COUNTS, [names.counts, names.counts_bytes], record, layout.counts)
-    except EngineAway as error:
+        stored = server.run(scripts.PUT_COUNTS, [names.counts, names.counts_bytes], record, layout.counts)
+    except ServerAway as error:
         if error.sent:
             return False
         raise
@@ -39,10 +39,10 @@ def put_counts(
     return True
 
 
-def take_counts(engine: Engine, names: KeyNames, sealer: Sealer, epoch: int) -> Counter[bytes]:
+def take_counts(server: RedisServer, names: KeyNames, sealer: Sealer, epoch: int) -> Counter[bytes]:
     """Return the sum of the counts that were left, and remove them. Damaged records are dropped."""
     total: Counter[bytes] = Counter()
-    for record in engine.run(scripts.TAKE_COUNTS, [names.counts, names.epoch, names.counts_bytes], epoch):
+    for record in server.run(scripts.TAKE_COUNTS, [names.counts, names.epoch, names.counts_bytes], epoch):
         counts = sealer.reveal(b"counts", record[:_SEAL_BYTES], record[_SEAL_BYTES:])
         if counts is not None and len(counts) % _COUNT.size == 0:
             for key, count in _COUNT.iter_unpack(counts):

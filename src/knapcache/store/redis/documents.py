@@ -1,9 +1,9 @@
 """Small documents that the processes of a store leave for each other: sealed, with a life time, not in the capacity.
 
-    O:d:KIND:NAME   string   seal and content of a document; the engine removes it when its time is over
+    O:d:KIND:NAME   string   seal and content of a document; the server removes it when its time is over
     O:d:KIND        zset     names of the documents of a kind, by the time at which they end
 
-A kind has at most `limit` documents: `put` removes those that end first. The life time is the engine's. The times in
+A kind has at most `limit` documents: `put` removes those that end first. The life time is the server's. The times in
 the zset are the writer's, and only decide what is removed first and when a name without a document is forgotten.
 
 A document that is too large, or was not sealed by a process of this store, is ignored and counted.
@@ -16,9 +16,9 @@ import time
 from collections import Counter
 
 from knapcache.errors import InvalidInput
-from knapcache.store.redis.engine import Engine
 from knapcache.store.redis.layout import owner_tag
 from knapcache.store.redis.membership import Membership
+from knapcache.store.redis.server import RedisServer
 
 MAX_DOCUMENT = 256 << 10
 """Bytes of a document. docs/reference/redis-store.md says how many bytes those of the proxies take."""
@@ -31,7 +31,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class Documents:
-    """The documents of a store. Every method may raise StoreError: the engine does not answer, or refuses."""
+    """The documents of a store. Every method may raise StoreError: the server does not answer, or refuses."""
 
     def __init__(self, member: Membership, counters: Counter[str]) -> None:
         self._member, self._counters = member, counters
@@ -91,9 +91,9 @@ class Documents:
             raise InvalidInput("kind and name of a document must be 1 to 64 letters, digits, _ and -")
         return self._tag + kind.encode(), self._tag + f"{kind}:{name}".encode()
 
-    def _attached(self) -> Engine:
+    def _attached(self) -> RedisServer:
         self._member.attachment()  # StoreError if the store is closed or cannot be used
-        return self._member.engine
+        return self._member.server
 
 
 def _context(kind: str, name: str) -> bytes:

@@ -1,9 +1,9 @@
-"""The state of an engine as one process sees it. The log, the admin API, the page and the metrics all use it.
+"""The state of a server as one process sees it. The log, the admin API, the page and the metrics all use it.
 
 ok          every node that was asked answers, and takes writes
 read-only   every node answers, and one takes no writes, such as at its maxmemory: stored answers are served, new ones
             are not stored, evictions are made
-away        a node does not answer, or the store in the engine cannot be used: requests for its answers go upstream
+away        a node does not answer, or the store in the server cannot be used: requests for its answers go upstream
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class EngineState(NamedTuple):
 CLOSED = EngineState(AWAY, None, "the store is closed")
 
 
-class EngineWatch:
+class ServerWatch:
     """Remembers the state, and logs its changes."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Open a store that is in an engine already, for commands, and describe it.
+"""Open a store that is in a server already, for commands, and describe it.
 
 A command does not know the capacity of the cache, and must not change it: it is the sum of the shards' limits. Nor may
 it create a store under a prefix that was mistyped.
@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from knapcache.errors import InvalidInput, StoreError
 from knapcache.store.redis.breakers import NodeBreakers
-from knapcache.store.redis.engine import Engine, as_number
-from knapcache.store.redis.layout import MIN_SIZE_LIMIT, EngineLayout, KeyNames, owner_tag
+from knapcache.store.redis.layout import MIN_SIZE_LIMIT, KeyNames, ServerLayout, owner_tag
+from knapcache.store.redis.server import RedisServer, as_number
 from knapcache.store.redis.store import RedisStore
 from knapcache.store.redis.urls import Address, parse, shown_url
 from knapcache.store.size_limits import size_limit_of
@@ -23,8 +23,8 @@ MIN_TIMEOUT = 5.0
 """Seconds that a reply may take. The default of a URL is for requests, which go upstream instead of waiting."""
 
 
-class EngineOverview(NamedTuple):
-    """A store in an engine, and the engine."""
+class ServerOverview(NamedTuple):
+    """A store in a server, and the server. `inspect --json` has these names."""
 
     engine: str
     """Such as "Valkey 9.1.0"."""
@@ -55,7 +55,7 @@ def place_of(address: Address) -> str:
 def secret_of(address: Address, secrets: Sequence[bytes]) -> bytes:
     """Return that of some secrets which the seals of the store at an address have.
 
-    InvalidInput if there is no store; StoreError if it has none of them, or if the engine does not answer.
+    InvalidInput if there is no store; StoreError if it has none of them, or if the server does not answer.
     """
     mark = _existing_meta(address)[1]
     for secret in secrets:
@@ -68,13 +68,13 @@ def secret_of(address: Address, secrets: Sequence[bytes]) -> bytes:
 def open_existing(address: Address, secret: bytes, encryption_keys: Sequence[bytes] = (), *, own: bool) -> RedisStore:
     """Open the store at an address with the capacity that it has. `own`: become the owner if there is none.
 
-    InvalidInput if there is no store; StoreError if the engine does not answer, or for another secret.
+    InvalidInput if there is no store; StoreError if the server does not answer, or for another secret.
     """
     capacity = capacity_in(address, _existing_meta(address)[0])
-    size_limit = engine_size_limit(capacity) if capacity else MIN_SIZE_LIMIT
+    size_limit = server_size_limit(capacity) if capacity else MIN_SIZE_LIMIT
     store = RedisStore(address, size_limit, own=own, secret=secret, encryption_keys=encryption_keys)
     try:
-        store._member.attachment()  # StoreError if the engine did not answer
+        store._member.attachment()  # StoreError if the server did not answer
     except StoreError:
         store.close()
         raise
@@ -87,35 +87,35 @@ def stored_capacity(address: Address) -> int | None:
     return None if meta is None else capacity_in(address, meta[0]) or None
 
 
-def engine_size_limit(capacity: int) -> int:
+def server_size_limit(capacity: int) -> int:
     """Return the size limit of a store with this capacity."""
-    return size_limit_of(capacity, lambda size_limit: EngineLayout.of(size_limit).capacity, MIN_SIZE_LIMIT)
+    return size_limit_of(capacity, lambda size_limit: ServerLayout.of(size_limit).capacity, MIN_SIZE_LIMIT)
 
 
 def capacity_in(address: Address, shards: int) -> int:
     """Return the sum of the limits of a store's shards; 0 if it never had an owner."""
-    engine = Engine(address, address.timeout, NodeBreakers())
+    server = RedisServer(address, address.timeout, NodeBreakers())
     try:
         books = KeyNames(address.prefix, shards).books
-        return sum(max(0, as_number(engine.command(book, "HGET", book, "limit"))) for book in books)
+        return sum(max(0, as_number(server.command(book, "HGET", book, "limit"))) for book in books)
     finally:
-        engine.close()
+        server.close()
 
 
-def overview(store: RedisStore) -> EngineOverview:
-    """Describe a store and its engine. StoreError when the engine does not answer."""
-    attachment, engine = store._member.attachment(), store._member.engine
+def overview(store: RedisStore) -> ServerOverview:
+    """Describe a store and its server. StoreError when the server does not answer."""
+    attachment, server = store._member.attachment(), store._member.server
     names = attachment.names
-    servers = list(engine.each_primary("INFO", "server").values())
-    replication = engine.each_primary("INFO", "replication").values()
+    servers = list(server.each_primary("INFO", "server").values())
+    replication = server.each_primary("INFO", "replication").values()
     replicas = sum(int(info.get("connected_slaves", 0)) for info in replication)
     books = attachment.reader.books()
-    nursery = [as_number(engine.command(book, "HGET", book, "nroom")) for book in names.books]
-    return EngineOverview(
-        engine=" and ".join(sorted({_engine_name(info) for info in servers})),
+    nursery = [as_number(server.command(book, "HGET", book, "nroom")) for book in names.books]
+    return ServerOverview(
+        engine=" and ".join(sorted({_server_name(info) for info in servers})),
         topology=_topology(store.address, len(servers), replicas),
         shards=names.shards,
-        owner=bool(engine.command(names.owner, "EXISTS", names.owner)),
+        owner=bool(server.command(names.owner, "EXISTS", names.owner)),
         entries=sum(book[1] for book in books),
         used=sum(book[0] for book in books),
         limit=sum(max(0, book[3]) for book in books),
@@ -124,7 +124,7 @@ def overview(store: RedisStore) -> EngineOverview:
     )
 
 
-def _engine_name(info: dict[str, object]) -> str:
+def _server_name(info: dict[str, object]) -> str:
     if "valkey_version" in info:
         return f"Valkey {info['valkey_version']}"
     return f"Redis {info.get('redis_version', 'of an unknown version')}"
@@ -140,15 +140,15 @@ def _topology(address: Address, primaries: int, replicas: int) -> str:
 def _existing_meta(address: Address) -> tuple[int, str]:
     meta = _meta(address)
     if meta is None:
-        raise InvalidInput(f"{place_of(address)}: the engine has no cache with this prefix")
+        raise InvalidInput(f"{place_of(address)}: the server has no cache with this prefix")
     return meta
 
 
 def _meta(address: Address) -> tuple[int, str] | None:
     """Return the number of shards and the mark of the secret; None if there is no store. StoreError."""
-    engine, key = Engine(address, address.timeout, NodeBreakers()), owner_tag(address.prefix) + b":meta"
+    server, key = RedisServer(address, address.timeout, NodeBreakers()), owner_tag(address.prefix) + b":meta"
     try:
-        shards, mark = engine.command(key, "HMGET", key, "shards", "secret")
+        shards, mark = server.command(key, "HMGET", key, "shards", "secret")
     finally:
-        engine.close()
+        server.close()
     return None if shards is None else (as_number(shards), str(mark or b"", "ascii", "replace"))

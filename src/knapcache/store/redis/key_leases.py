@@ -4,16 +4,16 @@
                  KeyLease   this process calls; `end` when its answer is handed over or stored, or when there is none
                  None       another process calls: ask again after a moment
 
-The lease is a key with a life time by the engine's clock, so a process that dies does not block a key for longer than
-that. The holder renews it at a third of its life. While the engine does not answer, `lead` returns a lease that no
-other process knows of: every process calls for itself, and no request waits. An engine that was stopped executes the
-commands of callers that have given up. So a lease whose command had no answer is ended when the engine answers again.
+The lease is a key with a life time by the server's clock, so a process that dies does not block a key for longer than
+that. The holder renews it at a third of its life. While the server does not answer, `lead` returns a lease that no
+other process knows of: every process calls for itself, and no request waits. A server that was stopped executes the
+commands of callers that have given up. So a lease whose command had no answer is ended when the server answers again.
 
 A reader hands its answer over before it ends the lease, so those who wait find it in the nursery. The owner may have
 decided not to store its answer. If others wait for it, `end` leaves it in the nursery for them.
 
 Rejected: a message to those who wait. It can be lost, so they would have to ask again all the same, and a request
-costs the engine less than a tenth of a millisecond.
+costs the server less than a tenth of a millisecond.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from collections.abc import Callable, Sequence
 from knapcache.errors import StoreError
 from knapcache.store.base import Entry
 from knapcache.store.redis import scripts
-from knapcache.store.redis.engine import Engine, EngineAway
+from knapcache.store.redis.server import RedisServer, ServerAway
 
 LEASE_SECONDS = 10.0
 MAX_LATE = 10_000
-"""Leases that wait for an engine that does not answer."""
+"""Leases that wait for a server that does not answer."""
 
 
 class KeyLease:
     """The right to call the upstream for a key.
 
-    key      the engine's key of the lease; empty if the engine did not answer
-    stored   the engine's key of the admitted entry
+    key      the server's key of the lease; empty if the server did not answer
+    stored   the server's key of the admitted entry
     leave    puts an answer where those who wait find it
     """
 
@@ -68,12 +68,12 @@ class KeyLease:
     def renew(self) -> bool:
         """Extend the lease. Return False if it ran out and another process may call; StoreError without an answer."""
         now = time.monotonic()
-        renewed = bool(self._leases.engine.run(scripts.RENEW_KEY, [self._key], self.token, self.milliseconds))
+        renewed = bool(self._leases.server.run(scripts.RENEW_KEY, [self._key], self.token, self.milliseconds))
         self.renewed = now if renewed else self.renewed
         return renewed
 
     def end(self, answer: Entry | None = None) -> None:
-        """Let others call, or find the answer. If the engine does not answer, that happens when it does."""
+        """Let others call, or find the answer. If the server does not answer, that happens when it does."""
         if not self._leases.remove(self):
             return
         try:
@@ -85,44 +85,44 @@ class KeyLease:
             self._leases.end_later(self)
 
     def end_late(self) -> None:
-        """Let others call; StoreError if the engine does not answer."""
+        """Let others call; StoreError if the server does not answer."""
         self._end(False)
 
     @property
     def has_run_out(self) -> bool:
-        """Whether the engine has removed the lease by itself."""
+        """Whether the server has removed the lease by itself."""
         return time.monotonic() - self.renewed >= self.milliseconds / 1000
 
     def _end(self, has_answer: bool) -> bool:
         """Remove the lease, unless others wait for an answer that is not stored. Return whether they do."""
         keys = [self._key, self._stored]
-        return bool(self._leases.engine.run(scripts.END_LEASE, keys, self.token, int(has_answer)))
+        return bool(self._leases.server.run(scripts.END_LEASE, keys, self.token, int(has_answer)))
 
 
 class KeyLeases:
     """The leases that this process holds."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+    def __init__(self, server: RedisServer) -> None:
+        self.server = server
         self._lock = threading.Lock()
         self._held: set[KeyLease] = set()
-        self._late: set[KeyLease] = set()  # to be ended when the engine answers
+        self._late: set[KeyLease] = set()  # to be ended when the server answers
 
     def lead(
         self, lease: KeyLease, key: bytes, values: Sequence[bytes], accept: Callable[[bytes], Entry | None]
     ) -> Entry | KeyLease | None:
-        """Return the answer, the lease, or None while another process has one; StoreError if the engine is away.
+        """Return the answer, the lease, or None while another process has one; StoreError if the server is away.
 
-        values   the engine's keys of the answer
+        values   the server's keys of the answer
         accept   returns the entry of a value, or None if it cannot be used; that is as if there were none
         """
         try:
-            found = self.engine.run(scripts.LEAD, [key, *values], lease.token, lease.milliseconds)
+            found = self.server.run(scripts.LEAD, [key, *values], lease.token, lease.milliseconds)
             if isinstance(found, bytes):
                 if (entry := accept(found)) is not None:
                     return entry
-                found = self.engine.run(scripts.LEAD, [key], lease.token, lease.milliseconds)
-        except EngineAway as error:
+                found = self.server.run(scripts.LEAD, [key], lease.token, lease.milliseconds)
+        except ServerAway as error:
             if error.sent:
                 self.end_later(lease)
             raise
@@ -147,20 +147,20 @@ class KeyLeases:
             lease.end()
 
     def end_later(self, lease: KeyLease) -> None:
-        """End a lease when the engine answers. So many wait for that at most; others run out by themselves."""
+        """End a lease when the server answers. So many wait for that at most; others run out by themselves."""
         with self._lock:
             if len(self._late) < MAX_LATE:
                 self._late.add(lease)
 
     def renew_due(self) -> None:
-        """Renew the leases that are due. One that ran out is forgotten; StoreError if the engine does not answer."""
+        """Renew the leases that are due. One that ran out is forgotten; StoreError if the server does not answer."""
         self._end_late()
         with self._lock:
             due = [lease for lease in self._held if lease.is_due]
         for lease in due:
             try:
                 renewed = lease.renew()
-            except EngineAway:
+            except ServerAway:
                 raise
             except StoreError:  # another program has written to its key
                 renewed = False

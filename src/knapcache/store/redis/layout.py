@@ -11,7 +11,7 @@ A shard is a set of keys with one hash tag, so that scripts can change them toge
     T:f:NAME   string   token of the process that calls the upstream for this key; one byte more if others wait
                         (key_leases.py)
     T:b        hash     used, count, nused, limit, nroom, epoch
-    T:w, O:w   string   written to see whether the engine takes writes again; for a second
+    T:w, O:w   string   written to see whether the server takes writes again; for a second
 
 and with `O` as `{PREFIX:o}`:
 
@@ -33,10 +33,10 @@ NAME is the key of the entry; with encryption another digest (encryption.py). Th
 
 The nursery has 2 % of the size limit. Two generations of the snapshot exist while one replaces the other.
 
-The charge of an entry is what the engine allocates: the size classes of jemalloc for the value and for the head, and
-OVERHEAD for both names, table slots and object headers. A test compares it with the engine's own count.
+The charge of an entry is what the server allocates: the size classes of jemalloc for the value and for the head, and
+OVERHEAD for both names, table slots and object headers. A test compares it with the server's own count.
 
-What differs from a plain cache in Redis: an entry has a life time in the engine only as a second line (the owner
+What differs from a plain cache in Redis: an entry has a life time in the server only as a second line (the owner
 removes it first, GRACE seconds earlier), and undecided entries have names of their own. So the owner admits an entry
 by renaming it, and a reader tells both kinds apart without a second lookup.
 """
@@ -49,7 +49,7 @@ from knapcache.errors import InvalidInput
 
 MIN_SIZE_LIMIT = 1 << 20
 MAX_ENTRY_SIZE = 16 << 20
-"""A larger value would keep the engine, which has one thread, from answering others."""
+"""A larger value would keep the server, which has one thread, from answering others."""
 CHUNK = 1_000_000
 """Most bytes of one chunk of the snapshot."""
 MAX_COUNTED_KEYS = 4096
@@ -57,7 +57,7 @@ COUNT_BYTES = 36
 OVERHEAD = 320
 EXPIRY_OVERHEAD = 160
 GRACE = 120.0
-"""Seconds that the engine keeps an entry after its expiry."""
+"""Seconds that the server keeps an entry after its expiry."""
 
 _SHARD_BYTES = 64 << 20
 _CLUSTER_SHARD_BYTES = 16 << 20
@@ -82,7 +82,7 @@ def entry_size(value: int, head: int, prefix: int, expires: bool) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineLayout:
+class ServerLayout:
     """How the size limit is divided."""
 
     size_limit: int
@@ -92,7 +92,7 @@ class EngineLayout:
     counts: int
 
     @classmethod
-    def of(cls, size_limit: int) -> EngineLayout:
+    def of(cls, size_limit: int) -> ServerLayout:
         if size_limit < MIN_SIZE_LIMIT:
             raise InvalidInput(
                 f"capacity (size_limit) is at least {MIN_SIZE_LIMIT} bytes (1 MiB) in Redis, not {size_limit}"
@@ -120,7 +120,7 @@ class EngineLayout:
 
 
 class KeyNames:
-    """The names of a store's keys in the engine."""
+    """The names of a store's keys in the server."""
 
     def __init__(self, prefix: str, shards: int) -> None:
         self.shards = shards

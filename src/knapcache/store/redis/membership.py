@@ -1,6 +1,6 @@
 """The part of one process in a shared store: its connections, and whether it is the owner or a reader.
 
-detached   the engine has not answered yet; a background thread tries again
+detached   the server has not answered yet; a background thread tries again
 reader     another process is the owner, or none
 owner      this process has the lease, and a writer
 closed
@@ -17,36 +17,36 @@ from collections.abc import Callable, Sequence
 
 from knapcache.errors import InvalidInput, NotOwner, StoreError
 from knapcache.store.redis.breakers import NodeBreakers
-from knapcache.store.redis.engine import WRITE_TIMEOUTS, Engine, EngineAway, Fenced, WritesRefused
-from knapcache.store.redis.engine_state import EngineWatch
+from knapcache.store.redis.engine_state import ServerWatch
 from knapcache.store.redis.key_leases import KeyLeases
-from knapcache.store.redis.layout import EngineLayout, KeyNames
+from knapcache.store.redis.layout import KeyNames, ServerLayout
 from knapcache.store.redis.nursery import Nursery
 from knapcache.store.redis.ownership import OwnerLease, UpkeepThread, probe_nodes, probe_writes, release_quietly
 from knapcache.store.redis.preparation import StoreIdentity, describe, prepare
 from knapcache.store.redis.reading import EntryReader
+from knapcache.store.redis.server import WRITE_TIMEOUTS, Fenced, RedisServer, ServerAway, WritesRefused
 from knapcache.store.redis.shard_table import ShardTable
 from knapcache.store.redis.urls import Address
-from knapcache.store.redis.writer import EngineWriter, QueuedChange
+from knapcache.store.redis.writer import QueuedChange, ServerWriter
 from knapcache.store.sqlite.rows import Sealer
 
 log = logging.getLogger("knapcache.store")
 
 WRITE_PROBE_SECONDS = 1.0
 CHECK_SECONDS = 1.0
-"""How often a process looks whether the store in the engine is still its own."""
+"""How often a process looks whether the store in the server is still its own."""
 
 
 class Attachment:
-    """The objects that need an engine that has answered: the names of the keys, and the objects that use them."""
+    """The objects that need a server that has answered: the names of the keys, and the objects that use them."""
 
     def __init__(self, member: Membership) -> None:
-        engine, sealer = member.engine, member.sealer
-        self.identity = prepare(engine, member.address, member.layout, sealer, member.identity)
+        server, sealer = member.server, member.sealer
+        self.identity = prepare(server, member.address, member.layout, sealer, member.identity)
         self.names = KeyNames(member.address.prefix, self.identity.shards)
-        self.reader = EntryReader(engine, self.names, sealer, member.names_of, member.counters)
-        self.nursery = Nursery(engine, self.names, sealer)
-        self.lease = OwnerLease(engine, self.names)
+        self.reader = EntryReader(server, self.names, sealer, member.names_of, member.counters)
+        self.nursery = Nursery(server, self.names, sealer)
+        self.lease = OwnerLease(server, self.names)
 
 
 class Membership:
@@ -55,20 +55,20 @@ class Membership:
     def __init__(
         self,
         address: Address,
-        layout: EngineLayout,
+        layout: ServerLayout,
         sealer: Sealer,
         names_of: Callable[[bytes], Sequence[bytes]],
         counters: Counter[str],
     ) -> None:
-        """Connect. Raise what makes the engine or the store in it unusable; one that does not answer is tried again."""
+        """Connect. Raise what makes the server or the store in it unusable; one that does not answer is tried again."""
         self.address, self.layout, self.sealer = address, layout, sealer
         self.names_of, self.counters = names_of, counters
-        self.breakers, self.watch = NodeBreakers(), EngineWatch()
+        self.breakers, self.watch = NodeBreakers(), ServerWatch()
         self._next_write_probe = 0.0
-        self.engine = Engine(address, address.timeout, self.breakers, refreshes=False)
-        self._writing_engine = Engine(address, address.timeout * WRITE_TIMEOUTS, self.breakers)
-        self.key_leases = KeyLeases(self.engine)
-        self.writer: EngineWriter | None = None
+        self.server = RedisServer(address, address.timeout, self.breakers, refreshes=False)
+        self._writing_server = RedisServer(address, address.timeout * WRITE_TIMEOUTS, self.breakers)
+        self.key_leases = KeyLeases(self.server)
+        self.writer: ServerWriter | None = None
         """The writer while this process is the owner."""
         self.closed = False
         self._attachment: Attachment | None = None
@@ -79,20 +79,20 @@ class Membership:
         self._changing = threading.Lock()
         self._attach()
         if self._unusable is not None:
-            self.engine.close()
+            self.server.close()
             raise self._unusable
         self._upkeep = UpkeepThread(self._tick)
 
     def attachment(self) -> Attachment:
-        """Return what uses the engine; StoreError if it has not answered yet."""
+        """Return what uses the server; StoreError if it has not answered yet."""
         if self.closed:
             raise StoreError("the store is closed")
         if self._attachment is None:
-            raise StoreError(str(self._unusable or "the engine has not answered yet"))
+            raise StoreError(str(self._unusable or "the server has not answered yet"))
         return self._attachment
 
-    def ownership(self) -> tuple[EngineWriter, Attachment]:
-        """Return the writer and what uses the engine; NotOwner in a reader."""
+    def ownership(self) -> tuple[ServerWriter, Attachment]:
+        """Return the writer and what uses the server; NotOwner in a reader."""
         attachment, writer = self.attachment(), self.writer
         if writer is None:
             raise NotOwner("the store is owned by another process; this one may only read it")
@@ -110,7 +110,7 @@ class Membership:
         return self.writer is not None
 
     def close(self) -> None:
-        """Write what is queued, release the ownership and end the thread. The engine remains open for others."""
+        """Write what is queued, release the ownership and end the thread. The server remains open for others."""
         with self._changing:
             self.closed = True
             writer, self.writer = self.writer, None
@@ -120,39 +120,39 @@ class Membership:
         self.key_leases.end_all()
         if self._attachment is not None:
             release_quietly(self._attachment.lease)
-        self._writing_engine.close()
+        self._writing_server.close()
 
     def abandon(self) -> object:
         """Close in a forked child. Return the parent's objects, which the child must not close."""
-        inherited = (self.engine, self._writing_engine, self.writer, self._attachment)
+        inherited = (self.server, self._writing_server, self.writer, self._attachment)
         self.closed, self.writer, self._attachment = True, None, None
         return inherited
 
     def _attach(self) -> None:
-        """Prepare the store in the engine, if that has not been done and the engine answers."""
+        """Prepare the store in the server, if that has not been done and the server answers."""
         if self._attachment is None and not self.closed:
             try:
                 self._attachment, self._unusable = Attachment(self), None
                 self.identity = self._attachment.identity
-            except EngineAway:
+            except ServerAway:
                 return
             except (InvalidInput, StoreError) as error:
                 self._unusable = error
 
     def _verify(self, *, probe: bool = False) -> None:
-        """Raise StoreError if the engine has another store than this process uses. Restore a lost description."""
+        """Raise StoreError if the server has another store than this process uses. Restore a lost description."""
         if self.identity is not None and self._attachment is not None:
-            found = describe(self.engine, self.address, self.layout, self.sealer, self.identity, probe=probe)
+            found = describe(self.server, self.address, self.layout, self.sealer, self.identity, probe=probe)
             if found.shards != self._attachment.names.shards:
-                raise StoreError("the store in the engine was replaced by one with another number of shards")
+                raise StoreError("the store in the server was replaced by one with another number of shards")
 
     def _verify_before_use(self) -> None:
-        """Verify the store of an engine that answers again. Another node than that of the description may be away."""
-        with contextlib.suppress(EngineAway):
+        """Verify the store of a server that answers again. Another node than that of the description may be away."""
+        with contextlib.suppress(ServerAway):
             self._verify(probe=True)
 
     def _detach(self, error: StoreError) -> None:
-        """Stop using the store in the engine: it is another one. `_attach` tries again."""
+        """Stop using the store in the server: it is another one. `_attach` tries again."""
         with self._changing:
             attachment, writer = self._attachment, self.writer
         if attachment is not None:
@@ -170,7 +170,7 @@ class Membership:
             if epoch is None:
                 return
             for _ in range(attachment.names.shards + 1):
-                table = ShardTable(self._writing_engine, attachment.names, self.layout, epoch, self._verify)
+                table = ShardTable(self._writing_server, attachment.names, self.layout, epoch, self._verify)
                 try:
                     table.open()
                     break
@@ -182,11 +182,11 @@ class Membership:
         except StoreError:  # away, or replaced already: the next call tries again
             release_quietly(attachment.lease)
             return
-        self.writer = EngineWriter(
-            self._writing_engine, attachment.names, self.layout, table, self.names_of, self.counters, self._on_fenced
+        self.writer = ServerWriter(
+            self._writing_server, attachment.names, self.layout, table, self.names_of, self.counters, self._on_fenced
         )
 
-    def _on_fenced(self, writer: EngineWriter) -> None:
+    def _on_fenced(self, writer: ServerWriter) -> None:
         """Become a reader: another process owns the store."""
         with self._changing:
             if self.writer is not writer:  # it was noticed before, and this process may be the owner again
@@ -211,9 +211,9 @@ class Membership:
             return
 
     def _check_store(self) -> None:
-        """Probe nodes that are away, and verify the store in the engine, or attach to it, every second."""
+        """Probe nodes that are away, and verify the store in the server, or attach to it, every second."""
         try:
-            probe_nodes(self.engine, self._verify_before_use)
+            probe_nodes(self.server, self._verify_before_use)
             if self._attachment is not None and time.monotonic() < self._next_check:
                 return
             if self._unusable is None or time.monotonic() >= self._next_check:
@@ -223,18 +223,18 @@ class Membership:
                 self._attach()
                 if self._unusable is not None and str(self._unusable) != str(unusable):
                     log.error("the store cannot be used: %s", self._unusable)
-        except (EngineAway, WritesRefused):
+        except (ServerAway, WritesRefused):
             return
         except StoreError as error:
             if self._attachment is not None:
                 self._detach(error)
 
     def _watch_state(self) -> None:
-        """Write to nodes that refused writes, and note the state of the engine."""
+        """Write to nodes that refused writes, and note the state of the server."""
         if time.monotonic() >= self._next_write_probe:
             self._next_write_probe = time.monotonic() + WRITE_PROBE_SECONDS
             with contextlib.suppress(StoreError):
-                probe_writes(self.engine)
+                probe_writes(self.server)
         breakers = self.breakers
         away = breakers.away_reason if breakers.probes() else None
         self.watch.update(
@@ -242,9 +242,9 @@ class Membership:
             breakers.read_only_reason if breakers.read_only() else None,
         )
 
-    def _renew(self, writer: EngineWriter, lease: OwnerLease) -> None:
+    def _renew(self, writer: ServerWriter, lease: OwnerLease) -> None:
         if not lease.renew():
             self._on_fenced(writer)
             writer.fence()
-        elif writer.table.has_changed(self.engine.each_primary("INFO", "replication")):
+        elif writer.table.has_changed(self.server.each_primary("INFO", "replication")):
             writer.submit(QueuedChange())  # reads the books before it does nothing

@@ -1,12 +1,12 @@
-"""The near cache: recently read entries in the memory of this process, invalidated by the engine.
+"""The near cache: recently read entries in the memory of this process, invalidated by the server.
 
 Scripts publish the names of what they remove. A thread subscribes to them and discards those entries. The same thread
 receives messages of arrivals, for the owner: shards with entries to collect, and requests (layout.py). It also sends a
 PING every PING_SECONDS. Without any message for SILENCE_SECONDS the subscription counts as lost: the near cache is
-emptied, and stays empty until the next subscription is confirmed. So an entry that was removed in the engine is served
+emptied, and stays empty until the next subscription is confirmed. So an entry that was removed in the server is served
 no longer than SILENCE_SECONDS, also when the connection fails silently.
 
-    Invariant: an entry is here only if it was read from the engine while the subscription was confirmed, and no message
+    Invariant: an entry is here only if it was read from the server while the subscription was confirmed, and no message
     that names it has arrived since (`MemoryTier.version`).
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 
 from knapcache.errors import StoreError
 from knapcache.store.base import KEY_BYTES, Entry
-from knapcache.store.redis.engine import Engine
+from knapcache.store.redis.server import RedisServer
 from knapcache.store.sqlite.memory_tier import MemoryTier
 
 PING_SECONDS = 0.2
@@ -31,19 +31,19 @@ class NearCache:
     """At most `capacity` bytes of entries.
 
     channels     of removed entries and of arrivals; empty: nothing is subscribed to, and no entry is kept
-    name         returns the name of a key in the engine
+    name         returns the name of a key in the server
     on_arrival   called with each message of an arrival
     """
 
     def __init__(
         self,
-        engine: Engine,
+        server: RedisServer,
         channels: tuple[bytes, ...] = (),
         capacity: int = 0,
         name: Callable[[bytes], bytes] | None = None,
         on_arrival: Callable[[bytes], None] = lambda _: None,
     ) -> None:
-        self._engine, self._channels, self._name, self._on_arrival = engine, channels, name, on_arrival
+        self._server, self._channels, self._name, self._on_arrival = server, channels, name, on_arrival
         self._tier = MemoryTier(capacity)
         self._heard = 0.0  # when the last message arrived; 0: not subscribed
         self.lost = 0
@@ -60,7 +60,7 @@ class NearCache:
 
     @property
     def version(self) -> int:
-        """To be read before an entry is read from the engine, and given to `add`."""
+        """To be read before an entry is read from the server, and given to `add`."""
         return self._tier.version
 
     def get(self, key: bytes) -> Entry | None:
@@ -91,7 +91,7 @@ class NearCache:
     def _run(self) -> None:
         while not self._stopped.is_set():
             try:
-                subscription = self._engine.client().pubsub()
+                subscription = self._server.client().pubsub()
             except StoreError:
                 self._stopped.wait(RETRY_SECONDS)
                 continue
@@ -122,7 +122,7 @@ class NearCache:
                 if confirmed:
                     self._heard = now
             elif (self._heard or pinged) + SILENCE_SECONDS < now:
-                raise TimeoutError("the engine sent nothing on the subscription")
+                raise TimeoutError("the server sent nothing on the subscription")
             if now - pinged >= PING_SECONDS:
                 pinged = now if confirmed else pinged
                 subscription.ping()

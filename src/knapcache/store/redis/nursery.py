@@ -1,9 +1,9 @@
 """The nursery: answers that readers handed over and the owner has not decided.
 
-They are in the engine, within a limit of their own, and readers find them there. So an answer serves hits before the
+They are in the server, within a limit of their own, and readers find them there. So an answer serves hits before the
 owner has seen it, and also while there is no owner. The oldest give way to newer ones.
 
-The owner collects each once. If the policy admits an entry, the engine renames it, and its bytes stay where they are.
+The owner collects each once. If the policy admits an entry, the server renames it, and its bytes stay where they are.
 Those that were not admitted are dropped KEEP_SECONDS later: processes that wait for the answer (key_leases.py) find it
 until then. Those that a former owner collected and did not decide are dropped when the next owner opens the shard.
 """
@@ -17,9 +17,9 @@ from collections.abc import Iterable, Iterator
 from knapcache.errors import InvalidInput, StoreError
 from knapcache.store.base import Entry
 from knapcache.store.redis import scripts
-from knapcache.store.redis.engine import Engine
 from knapcache.store.redis.layout import KeyNames
 from knapcache.store.redis.records import Record, decode, stored_record
+from knapcache.store.redis.server import RedisServer
 from knapcache.store.sqlite.rows import Sealer
 
 COLLECT_BYTES = 1 << 20
@@ -31,8 +31,8 @@ KEEP_SECONDS = 1.0
 class Nursery:
     """The nursery as readers and the owner use it."""
 
-    def __init__(self, engine: Engine, names: KeyNames, sealer: Sealer) -> None:
-        self._engine, self._names, self._sealer = engine, names, sealer
+    def __init__(self, server: RedisServer, names: KeyNames, sealer: Sealer) -> None:
+        self._server, self._names, self._sealer = server, names, sealer
         self._lock = threading.Lock()
         self._collected: dict[bytes, tuple[Entry, Record, float]] = {}  # by key, with the time; not admitted yet
 
@@ -49,7 +49,7 @@ class Nursery:
         tag = self._names.tags[shard]
         keys = [*self._names.tables[shard], tag + b":u:" + record.name]
         rest = self._names.arrivals, shard, int(displace)
-        status = self._engine.run(scripts.PARK, keys, tag, self._names.gone, *arguments, *rest)
+        status = self._server.run(scripts.PARK, keys, tag, self._names.gone, *arguments, *rest)
         if status == b"closed":
             raise StoreError("the store has had no owner yet, so nothing can be handed over")
         if status == b"busy":
@@ -64,14 +64,14 @@ class Nursery:
     def collect(self, epoch: int, shards: Iterable[int] | None = None) -> Iterator[Entry]:
         """Take the entries that were parked, in some shards or in all.
 
-        Damaged ones are dropped. An engine that does not answer ends it.
+        Damaged ones are dropped. A server that does not answer ends it.
         """
         for shard in range(self._names.shards) if shards is None else shards:
             tag, keys = self._names.tags[shard], self._names.tables[shard]
             more = True
             while more:
                 try:
-                    values = self._engine.run(scripts.TAKE, keys, tag, self._names.gone, epoch, COLLECT_BYTES)
+                    values = self._server.run(scripts.TAKE, keys, tag, self._names.gone, epoch, COLLECT_BYTES)
                 except StoreError:
                     return
                 more = sum(map(len, values)) >= COLLECT_BYTES

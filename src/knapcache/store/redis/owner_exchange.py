@@ -1,4 +1,4 @@
-"""Exchange between the readers and the owner of a store, through the engine: answers, hit counts and requests."""
+"""Exchange between the readers and the owner of a store, through the server: answers, hit counts and requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OWNER_REQUEST = b"q"
 class OwnerExchange:
     """The part of `RedisStore` that readers and the owner use to exchange data."""
 
-    layout: layout.EngineLayout
+    layout: layout.ServerLayout
     _member: Membership
     _sealer: Sealer
     _counters: Counter[str]
@@ -46,7 +46,7 @@ class OwnerExchange:
 
     @property
     def has_arrivals(self) -> bool:
-        """Whether the engine has reported answers or requests that the owner has not taken."""
+        """Whether the server has reported answers or requests that the owner has not taken."""
         return bool(self._arrivals)
 
     def collect_arrivals(self) -> Iterator[Entry]:
@@ -62,26 +62,26 @@ class OwnerExchange:
 
     def put_counts(self, new_counts: Mapping[bytes, int], /) -> None:
         names = self._member.attachment().names
-        if not counts.put_counts(self._member.engine, names, self.layout, self._sealer, new_counts):
+        if not counts.put_counts(self._member.server, names, self.layout, self._sealer, new_counts):
             self._counters["counts_lost"] += 1
 
     def take_counts(self) -> Mapping[bytes, int]:
         writer, attachment = self._member.ownership()
-        return counts.take_counts(self._member.engine, attachment.names, self._sealer, writer.table.epoch)
+        return counts.take_counts(self._member.server, attachment.names, self._sealer, writer.table.epoch)
 
     # Requests to the owner.
 
     def ask(self, request: bytes, seconds: float = owner_requests.REPLY_SECONDS) -> bytes:
         """Return the owner's reply; NotOwner if there is none within `seconds`."""
         names = self._member.attachment().names
-        return owner_requests.ask(self._member.engine, names, self._sealer, request, seconds)
+        return owner_requests.ask(self._member.server, names, self._sealer, request, seconds)
 
     def take_owner_requests(self) -> Iterator[tuple[bytes, bytes]]:
         """Take the requests that wait for the owner: id and content of each."""
         writer, attachment = self._member.ownership()
         self._arrivals.discard(OWNER_REQUEST)
-        return owner_requests.take(self._member.engine, attachment.names, self._sealer, writer.table.epoch)
+        return owner_requests.take(self._member.server, attachment.names, self._sealer, writer.table.epoch)
 
     def reply(self, number: bytes, content: bytes) -> None:
         """Reply to a request."""
-        owner_requests.reply(self._member.engine, self._member.attachment().names, self._sealer, number, content)
+        owner_requests.reply(self._member.server, self._member.attachment().names, self._sealer, number, content)

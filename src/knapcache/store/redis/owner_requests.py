@@ -14,8 +14,8 @@ from collections.abc import Iterator
 
 from knapcache.errors import NotOwner, StoreError
 from knapcache.store.redis import scripts
-from knapcache.store.redis.engine import Engine
 from knapcache.store.redis.layout import KeyNames
+from knapcache.store.redis.server import RedisServer
 from knapcache.store.sqlite.rows import Sealer
 
 MAX_WAITING = 64
@@ -28,39 +28,39 @@ SEALED = b"question"
 """What seals of requests begin with. The word of 0.2.0 stays, so that processes of both versions work together."""
 
 
-def ask(engine: Engine, names: KeyNames, sealer: Sealer, request: bytes, seconds: float) -> bytes:
+def ask(server: RedisServer, names: KeyNames, sealer: Sealer, request: bytes, seconds: float) -> bytes:
     """Return the owner's reply; NotOwner if there is none within `seconds`."""
     if len(request) > MAX_BYTES:
         raise StoreError(f"a request to the owner has at most {MAX_BYTES} bytes, not {len(request)}")
     number = secrets.token_bytes(_ID_BYTES)
     record = number + b"".join(sealer.protect(SEALED + number, request))
     life = int(REPLY_SECONDS * 1000)
-    if not engine.run(scripts.ASK, [names.owner_requests], record, MAX_WAITING, life, names.arrivals):
+    if not server.run(scripts.ASK, [names.owner_requests], record, MAX_WAITING, life, names.arrivals):
         raise StoreError(f"{MAX_WAITING} requests wait for the owner of the store already")
     deadline = time.monotonic() + seconds
     key = names.reply + number.hex().encode()
     while time.monotonic() < deadline:
-        reply = engine.command(key, "GET", key)
+        reply = server.command(key, "GET", key)
         if reply is not None and (found := _reveal(sealer, b"reply" + number, reply)) is not None:
             return found
         time.sleep(POLL_SECONDS)
     raise NotOwner("no process owns the store now, or its owner does not answer")
 
 
-def take(engine: Engine, names: KeyNames, sealer: Sealer, epoch: int) -> Iterator[tuple[bytes, bytes]]:
+def take(server: RedisServer, names: KeyNames, sealer: Sealer, epoch: int) -> Iterator[tuple[bytes, bytes]]:
     """Take the requests that wait: id and content of each. Damaged ones are dropped."""
-    for record in engine.run(scripts.TAKE_OWNER_REQUESTS, [names.owner_requests, names.epoch], epoch):
+    for record in server.run(scripts.TAKE_OWNER_REQUESTS, [names.owner_requests, names.epoch], epoch):
         number = record[:_ID_BYTES]
         request = _reveal(sealer, SEALED + number, record[_ID_BYTES:])
         if request is not None:
             yield number, request
 
 
-def reply(engine: Engine, names: KeyNames, sealer: Sealer, number: bytes, content: bytes) -> None:
+def reply(server: RedisServer, names: KeyNames, sealer: Sealer, number: bytes, content: bytes) -> None:
     """Reply to a request."""
     key = names.reply + number.hex().encode()
     record = b"".join(sealer.protect(b"reply" + number, content))
-    engine.command(key, "SET", key, record, "PX", int(REPLY_SECONDS * 1000))
+    server.command(key, "SET", key, record, "PX", int(REPLY_SECONDS * 1000))
 
 
 def _reveal(sealer: Sealer, kind: bytes, record: bytes) -> bytes | None:

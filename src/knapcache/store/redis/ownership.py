@@ -1,9 +1,9 @@
-"""Ownership of a store in the engine: a lease, an epoch, and the thread that renews it.
+"""Ownership of a store in the server: a lease, an epoch, and the thread that renews it.
 
-The owner's token is a key that lasts LEASE_SECONDS by the engine's clock. It is renewed three times as often. Each new
-owner gets a higher epoch: the engine's time in microseconds, so that it also rises when a failover has lost the last
+The owner's token is a key that lasts LEASE_SECONDS by the server's clock. It is renewed three times as often. Each new
+owner gets a higher epoch: the server's time in microseconds, so that it also rises when a failover has lost the last
 one. A process that writes with a lower epoch is fenced, so an owner that was stopped and wakes up does no harm. An
-owner whose lease ran out while the engine was away goes on, unless another process has acquired the store since.
+owner whose lease ran out while the server was away goes on, unless another process has acquired the store since.
 
 The same thread probes the nodes whose breakers are open (breakers.py).
 """
@@ -18,8 +18,8 @@ from collections.abc import Callable
 
 from knapcache.errors import StoreError
 from knapcache.store.redis import scripts
-from knapcache.store.redis.engine import Engine, as_number
 from knapcache.store.redis.layout import KeyNames
+from knapcache.store.redis.server import RedisServer, as_number
 
 LEASE_SECONDS = 3.0
 TICK_SECONDS = 0.25
@@ -28,8 +28,8 @@ TICK_SECONDS = 0.25
 class OwnerLease:
     """The claim of one store object on the ownership."""
 
-    def __init__(self, engine: Engine, names: KeyNames) -> None:
-        self._engine, self._names = engine, names
+    def __init__(self, server: RedisServer, names: KeyNames) -> None:
+        self._server, self._names = server, names
         self._token = secrets.token_hex(16).encode()
         self.epoch: int | None = None
         """The epoch while this is the owner."""
@@ -38,7 +38,7 @@ class OwnerLease:
     def acquire(self, above: int = 0) -> int | None:
         """Return a new epoch that exceeds `above`, or None while another process is the owner."""
         keys = [self._names.owner, self._names.epoch]
-        found = self._engine.run(scripts.ACQUIRE, keys, self._token, int(LEASE_SECONDS * 1000), above)
+        found = self._server.run(scripts.ACQUIRE, keys, self._token, int(LEASE_SECONDS * 1000), above)
         self.epoch, self._renewed = None if found is None else as_number(found), time.monotonic()
         return self.epoch
 
@@ -50,7 +50,7 @@ class OwnerLease:
         """Renew the lease. Return False when another process has become the owner."""
         now = time.monotonic()
         keys = [self._names.owner, self._names.epoch]
-        renewed = self._engine.run(scripts.RENEW, keys, self._token, int(LEASE_SECONDS * 1000), self.epoch)
+        renewed = self._server.run(scripts.RENEW, keys, self._token, int(LEASE_SECONDS * 1000), self.epoch)
         self._renewed = now
         return bool(renewed)
 
@@ -58,7 +58,7 @@ class OwnerLease:
         """Leave the ownership to others, now rather than at the end of the lease."""
         if self.epoch is not None:
             self.epoch = None
-            self._engine.run(scripts.RELEASE, [self._names.owner], self._token)
+            self._server.run(scripts.RELEASE, [self._names.owner], self._token)
 
 
 class UpkeepThread:
@@ -67,7 +67,7 @@ class UpkeepThread:
     def __init__(self, tick: Callable[[], None]) -> None:
         self._tick = weakref.WeakMethod(tick)
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="knapcache-engine", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="knapcache-server", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
@@ -84,21 +84,21 @@ class UpkeepThread:
             self._thread.join()
 
 
-def probe_nodes(engine: Engine, before_use: Callable[[], None]) -> None:
+def probe_nodes(server: RedisServer, before_use: Callable[[], None]) -> None:
     """Try the nodes whose breakers are open, and ask a cluster for its topology if one does not answer."""
-    found = [engine.probe(node, key, before_use) for node, key in engine.breakers.probes().items()]
+    found = [server.probe(node, key, before_use) for node, key in server.breakers.probes().items()]
     if not all(found):
-        engine.refresh()
+        server.refresh()
 
 
-def probe_writes(engine: Engine) -> None:
+def probe_writes(server: RedisServer) -> None:
     """Write to the nodes that refused writes."""
-    for node, key in engine.breakers.read_only().items():
-        engine.probe_write(node, key)
+    for node, key in server.breakers.read_only().items():
+        server.probe_write(node, key)
 
 
 def release_quietly(lease: OwnerLease) -> None:
-    """Release a lease. An engine that does not answer lets it run out."""
+    """Release a lease. A server that does not answer lets it run out."""
     try:
         lease.release()
     except StoreError:

@@ -1,4 +1,4 @@
-"""Reads of entries, listings and totals from the engine."""
+"""Reads of entries, listings and totals from the server."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 from knapcache.errors import CorruptState, StoreError
 from knapcache.store.base import Entry, EntryInfo, Totals
-from knapcache.store.redis.engine import Engine, SlotMoving, as_number
 from knapcache.store.redis.layout import KeyNames
 from knapcache.store.redis.records import decode, decode_head
+from knapcache.store.redis.server import RedisServer, SlotMoving, as_number
 from knapcache.store.sqlite.rows import Sealer
 
 SCAN_COUNT = 500
@@ -23,48 +23,48 @@ class EntryReader:
 
     def __init__(
         self,
-        engine: Engine,
+        server: RedisServer,
         names: KeyNames,
         sealer: Sealer,
         names_of: Callable[[bytes], Sequence[bytes]],
         counters: Counter[str],
     ) -> None:
-        self._engine, self._names, self._sealer = engine, names, sealer
+        self._server, self._names, self._sealer = server, names, sealer
         self._names_of, self._counters = names_of, counters
 
     def value_keys(self, key: bytes, *, undecided: bool) -> list[bytes]:
-        """Return the keys under which the engine may have an entry. `undecided`: also those of the nursery."""
+        """Return the keys under which the server may have an entry. `undecided`: also those of the nursery."""
         tag = self._names.tags[self._names.shard(key)]
         kinds = (b":a:", b":u:") if undecided else (b":a:",)
         return [b"".join((tag, kind, name)) for name in self._names_of(key) for kind in kinds]
 
     def lease_key(self, key: bytes) -> bytes:
-        """Return the engine's key for the lease on a cache key."""
+        """Return the server's key for the lease on a cache key."""
         return b"".join((self._names.tags[self._names.shard(key)], b":f:", self._names_of(key)[0]))
 
     def entry(self, key: bytes, *, undecided: bool) -> tuple[Entry | None, bool]:
         """Return the entry or None, and whether a damaged value was found. `undecided`: also from the nursery."""
         keys = self.value_keys(key, undecided=undecided)
         if len(keys) == 1:
-            values = [self._engine.command(keys[0], "GET", keys[0])]
+            values = [self._server.command(keys[0], "GET", keys[0])]
         else:
             try:
-                values = self._engine.command(keys[0], "MGET", *keys)
-            except SlotMoving:  # one by one, the engine can say where each is
-                values = [self._engine.command(each, "GET", each) for each in keys]
+                values = self._server.command(keys[0], "MGET", *keys)
+            except SlotMoving:  # one by one, the server can say where each is
+                values = [self._server.command(each, "GET", each) for each in keys]
         return self._newest(key, values)
 
     def entries(self, keys: Sequence[bytes], *, undecided: bool) -> dict[bytes, tuple[Entry | None, bool]]:
         """Return `entry` of several keys, with one command; in a cluster with one for each shard."""
         groups: dict[int, list[bytes]] = {}
         for key in keys:
-            groups.setdefault(self._names.shard(key) if self._engine.is_cluster else 0, []).append(key)
+            groups.setdefault(self._names.shard(key) if self._server.is_cluster else 0, []).append(key)
         found: dict[bytes, tuple[Entry | None, bool]] = {}
         for group in groups.values():
             names = [self.value_keys(key, undecided=undecided) for key in group]
             together = list(itertools.chain.from_iterable(names))
             try:
-                values = iter(self._engine.command(together[0], "MGET", *together))
+                values = iter(self._server.command(together[0], "MGET", *together))
             except SlotMoving:
                 found |= {key: self.entry(key, undecided=undecided) for key in group}
             else:
@@ -92,7 +92,7 @@ class EntryReader:
         for tag in self._names.tags:
             cursor, seen = b"0", set()
             while True:
-                reply = self._engine.command(tag, "HSCAN", tag + b":h", cursor, "COUNT", SCAN_COUNT)
+                reply = self._server.command(tag, "HSCAN", tag + b":h", cursor, "COUNT", SCAN_COUNT)
                 cursor, heads = reply[0], reply[1]
                 for name, head in heads.items():
                     info = decode_head(self._sealer, head)
@@ -108,9 +108,9 @@ class EntryReader:
         """Return the keys of admitted entries that have expired."""
         keys = []
         for tag in self._names.tags:
-            names = self._engine.command(tag, "ZRANGEBYSCORE", tag + b":x", "-inf", repr(now))
+            names = self._server.command(tag, "ZRANGEBYSCORE", tag + b":x", "-inf", repr(now))
             for k in range(0, len(names), SCAN_COUNT):
-                heads = self._engine.command(tag, "HMGET", tag + b":h", *names[k : k + SCAN_COUNT])
+                heads = self._server.command(tag, "HMGET", tag + b":h", *names[k : k + SCAN_COUNT])
                 infos = [decode_head(self._sealer, head) for head in heads if head is not None]
                 keys += [info.key for info in infos if info is not None]
         return keys
@@ -119,7 +119,7 @@ class EntryReader:
         """Return used bytes, entries, bytes in the nursery and limit of each shard."""
         found = []
         for book in self._names.books:
-            reply = self._engine.command(book, "HMGET", book, "used", "count", "nused", "limit")
+            reply = self._server.command(book, "HMGET", book, "used", "count", "nused", "limit")
             used, count, parked, limit = (self._count(value) for value in reply)
             found.append((used, count, parked, limit))
         return found
@@ -141,14 +141,14 @@ class EntryReader:
         books = self.books()
         for tag, (used, count, parked, limit) in zip(self._names.tags, books, strict=True):
             sizes = []
-            for name, head in self._engine.command(tag, "HGETALL", tag + b":h").items():
+            for name, head in self._server.command(tag, "HGETALL", tag + b":h").items():
                 info = decode_head(self._sealer, head)
                 if info is None:
                     raise CorruptState(f"{tag!r}: a damaged head")
                 sizes.append(info.size)
-                if info.expires is None and not self._engine.command(tag, "EXISTS", b"".join((tag, b":a:", name))):
+                if info.expires is None and not self._server.command(tag, "EXISTS", b"".join((tag, b":a:", name))):
                     raise CorruptState(f"{tag!r}: an entry has no value")
-            nursery = sum(map(as_number, self._engine.command(tag, "HVALS", tag + b":s")))
+            nursery = sum(map(as_number, self._server.command(tag, "HVALS", tag + b":s")))
             if (used, count, parked) != (sum(sizes), len(sizes), nursery):
                 recomputed = f"{sum(sizes)} bytes, {len(sizes)} entries, {nursery} bytes in the nursery"
                 raise CorruptState(f"{tag!r}: {used}, {count}, {parked} counted, {recomputed} recomputed")

@@ -4,7 +4,7 @@
     O:l:KIND.i   hash     NAME → id in the stream, for records with a name
     O:l:KIND.s   zset     SCOPE:PLACE:ID of the records with a scope; all with the score 0, so in the order of the text
     O:l:KIND.c   hash     SCOPE → number of its records
-    O:l          string   epoch: identity of the logs. Another one: the engine lost them
+    O:l          string   epoch: identity of the logs. Another one: the server lost them
 
 A record replaces an older one with the same name. Beyond the limit, records without a scope are removed first, then the
 oldest one of the scope that has the most. So no scope displaces another's records within its share. The caller seals
@@ -17,13 +17,13 @@ import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from knapcache.store.redis.engine import Engine
 from knapcache.store.redis.layout import owner_tag
 from knapcache.store.redis.membership import Membership
 from knapcache.store.redis.scripts import APPEND
+from knapcache.store.redis.server import RedisServer
 
 MAX_APPENDED = 500
-"""Records that one script appends. The engine runs no other command meanwhile."""
+"""Records that one script appends. The server runs no other command meanwhile."""
 NO_RECORD = b""
 
 
@@ -39,7 +39,7 @@ class LogChange(NamedTuple):
 
 
 class RecordLogs:
-    """The logs of a store. Every method may raise StoreError: the engine does not answer, or refuses."""
+    """The logs of a store. Every method may raise StoreError: the server does not answer, or refuses."""
 
     def __init__(self, member: Membership) -> None:
         self._member = member
@@ -74,6 +74,6 @@ class RecordLogs:
     def _stream(self, kind: str) -> bytes:
         return self._epoch + b":" + kind.encode()
 
-    def _attached(self) -> Engine:
+    def _attached(self) -> RedisServer:
         self._member.attachment()  # StoreError if the store is closed or cannot be used
-        return self._member.engine
+        return self._member.server

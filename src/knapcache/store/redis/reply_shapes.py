@@ -1,4 +1,4 @@
-"""The form of the engine's replies. A server that is not the engine, or that is hostile, may send any other one."""
+"""The form of the server's replies. Another program at the address may send anything else."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def check_reply(arguments: Sequence[Any], reply: Any) -> Any:
     name = arguments[0]
     accepts = _OF_SCRIPTS.get(arguments[1]) if name == "EVALSHA" else _OF_COMMANDS.get(name)
     if accepts is not None and not accepts(reply):
-        raise StoreError("the engine sent a reply of another form")
+        raise StoreError("the server sent a reply of another form")
     if name in _EXPECTED_LENGTHS and len(reply) != len(arguments) - _EXPECTED_LENGTHS[name]:
-        raise StoreError("the engine sent a reply of another length")
+        raise StoreError("the server sent a reply of another length")
     return reply

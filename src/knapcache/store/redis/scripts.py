@@ -1,8 +1,8 @@
-"""The scripts that run in the engine. Each changes the keys of one hash tag, atomically.
+"""The scripts that run in the server. Each changes the keys of one hash tag, atomically.
 
-layout.py names the keys. Scripts of the owner carry its epoch: an engine that has seen a later one answers FENCED.
+layout.py names the keys. Scripts of the owner carry its epoch: a server that has seen a later one answers FENCED.
 Scripts of a shard take T as an argument, and as keys the books T:b and whatever else they are sure to use: while a slot
-moves to another node of a cluster, the engine then refuses the whole script, not its second half. A script removes a
+moves to another node of a cluster, the server then refuses the whole script, not its second half. A script removes a
 value before its head, and stores it before its head. So what an interrupted script leaves behind is a head that has no
 value, or a total that is wrong; OPEN counts again after an error. What scripts remove, they publish.
 """
@@ -17,12 +17,12 @@ from knapcache.store.redis.records import SIZE_OFFSET
 MAX_LEASE_SECONDS = 10
 """No lease of ours lasts longer without being renewed."""
 MAX_AHEAD_SECONDS = 86_400
-"""How far an epoch may be ahead of the engine's clock, which may have been set back."""
+"""How far an epoch may be ahead of the server's clock, which may have been set back."""
 
 _EPOCH = f"""
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
--- An epoch is about the engine's time in microseconds. One that is further ahead was forged, and counts as none.
+-- An epoch is about the server's time in microseconds. One that is further ahead was forged, and counts as none.
 local function epoch_of(value)
   local epoch = tonumber(value or 0) or 0
   if epoch <= now + {MAX_AHEAD_SECONDS * 1_000_000} then return epoch end
@@ -226,7 +226,7 @@ return string.format('%.0f', epoch)
 
 RENEW = f"""{_EPOCH}{_HOLDER}
 -- KEYS: owner, epoch. ARGV: token, lease in milliseconds, epoch. Return 1 if this owner goes on, else 0.
--- A lease that ran out is renewed if no other process has acquired one since. An engine that is out of memory refuses
+-- A lease that ran out is renewed if no other process has acquired one since. A server that is out of memory refuses
 -- SET and not PEXPIRE, so an owner stays the owner then.
 local owner, epoch = holder(KEYS[1], ARGV[2]), epoch_of(text_of(KEYS[2]))
 if epoch > tonumber(ARGV[3]) or (owner and owner ~= ARGV[1]) then return 0 end

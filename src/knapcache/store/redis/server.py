@@ -1,4 +1,4 @@
-"""Commands to a Valkey or Redis engine: through breakers, and with errors as StoreError."""
+"""Commands to a Valkey or Redis server: through breakers, and with errors as StoreError."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from knapcache.store.redis.reply_shapes import check_reply
 from knapcache.store.redis.scripts import SHA1
 from knapcache.store.redis.urls import Address
 
-WHOLE_ENGINE = ""
+WHOLE_SERVER = ""
 """Name of the node while no other is known."""
 WRITE_TIMEOUTS = 8
 """The writing thread waits so many times as long as a request: no request waits for it."""
 
 
-class EngineAway(StoreError):  # noqa: N818 - states, as in errors.py
-    """The engine did not answer. `sent`: whether the command may have taken effect."""
+class ServerAway(StoreError):  # noqa: N818 - states, as in errors.py
+    """The server did not answer. `sent`: whether the command may have taken effect."""
 
     def __init__(self, message: str, *, sent: bool) -> None:
         super().__init__(message)
@@ -29,21 +29,21 @@ class EngineAway(StoreError):  # noqa: N818 - states, as in errors.py
 
 
 class Fenced(NotOwner):
-    """Another process has become the owner. `epoch`: that of the shard, if the engine gave one."""
+    """Another process has become the owner. `epoch`: that of the shard, if the server gave one."""
 
     epoch = 0
 
 
-class SlotMoving(EngineAway):
+class SlotMoving(ServerAway):
     """The slot of the keys is moving to another node, and some of them are there already. The command had no effect."""
 
 
 class WritesRefused(StoreError):  # noqa: N818
-    """The engine answers and refuses writes. The command had no effect."""
+    """The server answers and refuses writes. The command had no effect."""
 
 
 class ShardClosed(StoreError):  # noqa: N818
-    """The engine has lost a shard's books, as after FLUSHALL."""
+    """The server has lost a shard's books, as after FLUSHALL."""
 
 
 def as_number(value: Any) -> int:
@@ -51,10 +51,10 @@ def as_number(value: Any) -> int:
     try:
         return int(value or 0)
     except (TypeError, ValueError, OverflowError):
-        raise StoreError("the engine has something else in place of a number of the store") from None
+        raise StoreError("the server has something else in place of a number of the store") from None
 
 
-class Engine:
+class RedisServer:
     """A client with one timeout. Threads share it.
 
     refreshes   a command that fails in a cluster asks all nodes for the topology before it returns. False: only
@@ -81,7 +81,7 @@ class Engine:
         return self._address.kind == "cluster"
 
     def client(self) -> Any:
-        """Return the client; EngineAway when a cluster cannot be reached."""
+        """Return the client; ServerAway when a cluster cannot be reached."""
         if self._client is None:
             with self._lock:
                 if self._client is None:
@@ -89,25 +89,25 @@ class Engine:
         return self._client
 
     def _connected(self) -> Any:
-        if not self.breakers.allows(WHOLE_ENGINE):
-            raise EngineAway("the engine did not answer lately", sent=False)
+        if not self.breakers.allows(WHOLE_SERVER):
+            raise ServerAway("the server did not answer lately", sent=False)
         try:
             return connect(self._address, self._timeout, refreshes=self._refreshes)
         except self._redis.exceptions.AuthenticationError as error:
-            raise StoreError(f"the engine refused the user or the password: {error}") from None
+            raise StoreError(f"the server refused the user or the password: {error}") from None
         except self._away as error:
             self.failures += 1
-            self.breakers.open(WHOLE_ENGINE, b"", str(error))
-            raise EngineAway(f"the engine cannot be reached: {error}", sent=False) from None
+            self.breakers.open(WHOLE_SERVER, b"", str(error))
+            raise ServerAway(f"the server cannot be reached: {error}", sent=False) from None
 
     def node(self, key: bytes) -> str:
         """Return the name of the node that has a key."""
         if self._address.kind != "cluster" or self._client is None:
-            return WHOLE_ENGINE
+            return WHOLE_SERVER
         try:
             name: str = self._client.get_node_from_key(key).name
         except (AttributeError, self._redis.exceptions.RedisError):  # no node has the slot now
-            return WHOLE_ENGINE
+            return WHOLE_SERVER
         return name
 
     def allows(self, key: bytes) -> bool:
@@ -118,7 +118,7 @@ class Engine:
         """Send a command for a key and return its reply. A probe is sent through an open breaker."""
         node = self.node(key)
         if not (probe or self.breakers.allows(node)):
-            raise EngineAway("the engine did not answer lately", sent=False)
+            raise ServerAway("the server did not answer lately", sent=False)
         client = self.client()
         errors = self._redis.exceptions
         try:
@@ -126,11 +126,11 @@ class Engine:
         except StoreError:
             raise
         except errors.AuthenticationError as error:  # before ConnectionError, which it is
-            raise StoreError(f"the engine refused the user or the password: {error}") from None
+            raise StoreError(f"the server refused the user or the password: {error}") from None
         except self._away as error:
             self.failures += 1
-            self.breakers.open(self.node(key) if node == WHOLE_ENGINE else node, key, str(error))
-            raise EngineAway(f"the engine does not answer: {error}", sent=True) from None
+            self.breakers.open(self.node(key) if node == WHOLE_SERVER else node, key, str(error))
+            raise ServerAway(f"the server does not answer: {error}", sent=True) from None
         except errors.NoScriptError:
             raise
         except errors.ClusterError as error:  # redirected too often
@@ -149,16 +149,16 @@ class Engine:
             if text.startswith(("MISCONF", "NOREPLICAS")):  # it cannot save, or has too few replicas
                 raise self._writes_refused(node, key, text.split(".")[0]) from None
             # Some servers quote the arguments of a command, which hold requests and answers.
-            raise StoreError(f"the engine refused a command: {text.partition(', with args')[0]}") from None
+            raise StoreError(f"the server refused a command: {text.partition(', with args')[0]}") from None
         except Exception as error:  # noqa: BLE001,RUF100 - the client parses whatever the server sends
-            raise StoreError(f"the engine sent a reply that cannot be read: {type(error).__name__}") from None
+            raise StoreError(f"the server sent a reply that cannot be read: {type(error).__name__}") from None
 
     def _writes_refused(self, node: str, key: bytes, reason: str) -> WritesRefused:
         self.breakers.refuse_writes(node, key, reason)
-        return WritesRefused(f"the engine takes no writes: {reason}")
+        return WritesRefused(f"the server takes no writes: {reason}")
 
     def run(self, script: str, keys: list[bytes], *arguments: Any, probe: bool = False) -> Any:
-        """Run a script. The engine has it after the first time."""
+        """Run a script. The server has it after the first time."""
         try:
             return self.command(keys[0], "EVALSHA", SHA1[script], len(keys), *keys, *arguments, probe=probe)
         except self._redis.exceptions.NoScriptError:
@@ -171,9 +171,9 @@ class Engine:
         return int(next(iter(found.values())) if isinstance(found, dict) else found)
 
     def each_primary(self, *arguments: Any) -> dict[str, Any]:
-        """Send a command to every primary. Return the replies by node; EngineAway if no primary answers."""
+        """Send a command to every primary. Return the replies by node; ServerAway if no primary answers."""
         if self._address.kind != "cluster":
-            return {WHOLE_ENGINE: self.command(b"", *arguments)}
+            return {WHOLE_SERVER: self.command(b"", *arguments)}
         client, replies = self.client(), {}
         for node in client.get_primaries():
             try:
@@ -181,9 +181,9 @@ class Engine:
             except self._away:  # its breaker opens with the first command for one of its keys
                 self.failures += 1
             except Exception as error:  # noqa: BLE001,RUF100 - as in `command`
-                raise StoreError(f"the engine sent a reply that cannot be read: {type(error).__name__}") from None
+                raise StoreError(f"the server sent a reply that cannot be read: {type(error).__name__}") from None
         if not replies:
-            raise EngineAway("no primary of the cluster answers", sent=True)
+            raise ServerAway("no primary of the cluster answers", sent=True)
         return replies
 
     def probe(self, node: str, key: bytes, before_use: Callable[[], None] = lambda: None) -> bool:
@@ -201,7 +201,7 @@ class Engine:
         try:
             self.command(key or b"-", "EXISTS", key or b"-", probe=True)
         except StoreError as error:
-            if isinstance(error, EngineAway):
+            if isinstance(error, ServerAway):
                 return False
         before_use()
         self.breakers.close(node)

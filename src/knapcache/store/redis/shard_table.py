@@ -1,9 +1,9 @@
 """The owner's table of the shards, with their limits and sizes, and the moving of space between them.
 
-    Invariant: Σ limit ≤ capacity at every instant, in the engine. A limit is lowered before another one is raised, and
-    where the engine has replicas, one of them has confirmed the lower limit before.
+    Invariant: Σ limit ≤ capacity at every instant, in the server. A limit is lowered before another one is raised, and
+    where the server has replicas, one of them has confirmed the lower limit before.
 
-Every reply of the engine replaces what is known of its shard. After a failure, and when other primaries answer than
+Every reply of the server replaces what is known of its shard. After a failure, and when other primaries answer than
 before, `open` reads all of them again: a failover may have lost the last changes.
 """
 
@@ -15,9 +15,9 @@ from typing import Any
 from knapcache.errors import StoreError
 from knapcache.store.base import Totals
 from knapcache.store.redis import scripts
-from knapcache.store.redis.engine import Engine, EngineAway, Fenced, WritesRefused, as_number
-from knapcache.store.redis.layout import EngineLayout, KeyNames
+from knapcache.store.redis.layout import KeyNames, ServerLayout
 from knapcache.store.redis.records import Record
+from knapcache.store.redis.server import Fenced, RedisServer, ServerAway, WritesRefused, as_number
 
 WAIT_MILLISECONDS = 1000
 
@@ -27,15 +27,15 @@ class ShardTable:
 
     def __init__(
         self,
-        engine: Engine,
+        server: RedisServer,
         names: KeyNames,
-        layout: EngineLayout,
+        layout: ServerLayout,
         epoch: int,
         verify: Callable[[], object] = lambda: None,
     ) -> None:
-        """verify: called before the shards are opened; raises StoreError if the store in the engine is another one."""
+        """verify: called before the shards are opened; raises StoreError if the store in the server is another one."""
         self._verify = verify
-        self._engine, self._names, self._layout, self.epoch = engine, names, layout, epoch
+        self._server, self._names, self._layout, self.epoch = server, names, layout, epoch
         self.used, self.count, self.parked, self.limit = ([0] * names.shards for _ in range(4))
         self._replicated: frozenset[str] = frozenset()  # nodes that have replicas
         self._primaries: frozenset[str] = frozenset()
@@ -47,15 +47,15 @@ class ShardTable:
         return Totals(sum(self.count), sum(self.used))
 
     def open(self) -> None:
-        """Claim every shard for this epoch, read its books and divide the capacity. Fenced, or EngineAway."""
-        failures = self._engine.failures
+        """Claim every shard for this epoch, read its books and divide the capacity. Fenced, or ServerAway."""
+        failures = self._server.failures
         self._verify()
         nursery = self._layout.nursery // self._names.shards
         for shard, (tag, keys) in enumerate(zip(self._names.tags, self._names.tables, strict=True)):
             arguments = tag, self._names.gone, self.epoch, nursery, int(self._recount)
-            self._update(shard, self._engine.run(scripts.OPEN, keys, *arguments))
+            self._update(shard, self._server.run(scripts.OPEN, keys, *arguments))
         self._recount = False
-        self.has_changed(self._engine.each_primary("INFO", "replication"))
+        self.has_changed(self._server.each_primary("INFO", "replication"))
         if min(self.limit) < 0 or sum(self.limit) != self._layout.capacity:
             self._divide()
         self._failures = failures
@@ -76,7 +76,7 @@ class ShardTable:
 
     def ensure_open(self) -> None:
         """Read the books again if a command has failed since."""
-        if self._failures != self._engine.failures:
+        if self._failures != self._server.failures:
             self.open()
 
     def correct_limits(self) -> None:
@@ -121,7 +121,7 @@ class ShardTable:
             self.change(shard, limit=limit)
             book = self._names.books[shard]
             # A node whose replica was promoted has none that could confirm.
-            if self._engine.node(book) in self._replicated and not self._engine.wait_for_replica(
+            if self._server.node(book) in self._replicated and not self._server.wait_for_replica(
                 book, WAIT_MILLISECONDS
             ):
                 self._failures = -1  # the replica may be gone: look again
@@ -146,8 +146,8 @@ class ShardTable:
         if put is not None:
             keys += [tag + b":a:" + put[0].name, tag + b":u:" + put[0].name]
         try:
-            reply = self._engine.run(scripts.DECIDE, keys, tag, self._names.gone, self.epoch, *arguments)
-        except (EngineAway, Fenced, WritesRefused):
+            reply = self._server.run(scripts.DECIDE, keys, tag, self._names.gone, self.epoch, *arguments)
+        except (ServerAway, Fenced, WritesRefused):
             raise
         except StoreError:  # the script may have ended half way
             self._failures, self._recount = -1, True

@@ -6,8 +6,8 @@
     limits    each shard has a limit, and they never sum to more than the capacity (shard_table.py)
     owner     one process by a lease; a former owner is fenced (ownership.py)
 
-While the engine does not answer, `get` returns None at once after the first timeout (breakers.py), `apply` fails, and
-nothing else does. A store can be opened before its engine answers: it is a reader until then.
+While the server does not answer, `get` returns None at once after the first timeout (breakers.py), `apply` fails, and
+nothing else does. A store can be opened before its server answers: it is a reader until then.
 
 A store does not survive a fork: in the child it is closed, and `reader` opens a new one.
 """
@@ -49,14 +49,14 @@ from knapcache.store.redis.owner_exchange import OwnerExchange
 from knapcache.store.redis.record_logs import RecordLogs
 from knapcache.store.redis.snapshots import load_snapshot, snapshot_bytes
 from knapcache.store.redis.urls import Address, parse
-from knapcache.store.redis.writer import EngineWriter, QueuedChange
+from knapcache.store.redis.writer import QueuedChange, ServerWriter
 from knapcache.store.sqlite.rows import Sealer
 
 MAX_NEAR = 64 << 20
 
 
 class RedisStore(OwnerExchange):
-    """Entries in an engine. `size_limit` is the bytes of all its keys together."""
+    """Entries in a server. `size_limit` is the bytes of all its keys together."""
 
     shared: Final = True
 
@@ -70,25 +70,25 @@ class RedisStore(OwnerExchange):
         encryption_keys: Sequence[bytes] = (),
         clock: Clock = wall_clock,
     ) -> None:
-        """Connect. InvalidInput if the engine evicts keys by itself; StoreError if the store in it is not ours.
+        """Connect. InvalidInput if the server evicts keys by itself; StoreError if the store in it is not ours.
 
         `own`: become the owner if there is none. `secret`: key of the seals. `encryption_keys`: the first encrypts, all
-        decrypt. An engine that does not answer is tried again in the background.
+        decrypt. A server that does not answer is tried again in the background.
         """
         super().__init__()
         self.address = address
-        self.layout = layout.EngineLayout.of(size_limit)
+        self.layout = layout.ServerLayout.of(size_limit)
         self._secret, self._encryption_keys, self._clock = secret, tuple(encryption_keys), clock
         self._counters: Counter[str] = Counter()
         encryption = Encryption(encryption_keys) if encryption_keys else None
         self._sealer = Sealer(secret, encryption)
-        self._engine_bytes = 0
+        self._used_bytes = 0
         self._pid = os.getpid()
         self._member = Membership(address, self.layout, self._sealer, self._names_of, self._counters)
         near = min(size_limit // 8, MAX_NEAR) if address.near is None else address.near
         near_name = None if encryption is None else (lambda key: encryption.names(key)[0])
         channels = layout.channels(address.prefix)
-        self._near = NearCache(self._member.engine, channels, near, near_name, self._on_arrival)
+        self._near = NearCache(self._member.server, channels, near, near_name, self._on_arrival)
         self.documents, self.record_logs = Documents(self._member, self._counters), RecordLogs(self._member)
         self.call_counts = CallCounts(self._member)
         self.may_own = True
@@ -131,7 +131,7 @@ class RedisStore(OwnerExchange):
         return self.layout.max_counted_keys
 
     def entry_size(self, entry: Entry, fields: tuple[bytes, bytes, bytes] | None = None) -> int:
-        """Return the bytes that the engine allocates for an entry."""
+        """Return the bytes that the server allocates for an entry."""
         content = content_size(entry, fields) + self._sealer.overhead
         head = records.head_length(content, len(entry.request), len(entry.payload))
         expires = entry.expires is not None
@@ -235,7 +235,7 @@ class RedisStore(OwnerExchange):
 
     @property
     def writes_stalled(self) -> bool:
-        return bool(self._member.engine.breakers.probes())
+        return bool(self._member.server.breakers.probes())
 
     def apply(
         self, put: Entry | None = None, evict: Collection[bytes] = (), snapshot: bytes | None = None
@@ -258,7 +258,7 @@ class RedisStore(OwnerExchange):
                 change.refusal = f"the snapshot has {len(snapshot)} bytes, at most {self.max_snapshot_size} are allowed"
         return self._submit(writer, change)
 
-    def _submit(self, writer: EngineWriter, change: QueuedChange) -> Future[None]:
+    def _submit(self, writer: ServerWriter, change: QueuedChange) -> Future[None]:
         names = [self._names_of(key)[0] for key in change.keys]
         return writer.submit(change, lambda: self._near.discard(names))
 
@@ -277,16 +277,16 @@ class RedisStore(OwnerExchange):
     # The whole store.
 
     def scan(self) -> Iterator[EntryInfo]:
-        """Yield the metadata of every entry. StoreError when the engine does not answer to the end."""
+        """Yield the metadata of every entry. StoreError when the server does not answer to the end."""
         self.flush()
         yield from self._member.attachment().reader.scan()
 
     def load_snapshot(self) -> bytes | None:
         self.flush()
-        return load_snapshot(self._member.engine, self._member.attachment().names, self._sealer)
+        return load_snapshot(self._member.server, self._member.attachment().names, self._sealer)
 
     def totals(self) -> Totals:
-        """Return the owner's totals; in a reader, those of the engine, and zeros while it does not answer."""
+        """Return the owner's totals; in a reader, those of the server, and zeros while it does not answer."""
         writer = self._member.writer
         if writer is not None:
             return writer.totals
@@ -296,15 +296,15 @@ class RedisStore(OwnerExchange):
             return Totals(0, 0)
 
     def disk_bytes(self) -> int:
-        """Return the bytes in the engine as it last counted them."""
+        """Return the bytes in the server as it last counted them."""
         try:
             attachment = self._member.attachment()
             books = attachment.reader.books()
-            snapshot = min(snapshot_bytes(self._member.engine, attachment.names), self.layout.max_snapshot_size)
-            self._engine_bytes = sum(used + parked for used, _, parked, _ in books) + snapshot
+            snapshot = min(snapshot_bytes(self._member.server, attachment.names), self.layout.max_snapshot_size)
+            self._used_bytes = sum(used + parked for used, _, parked, _ in books) + snapshot
         except StoreError:
             self._counters["failed_reads"] += 1
-        return self._engine_bytes
+        return self._used_bytes
 
     def counters(self) -> Mapping[str, int]:
         """Return the faults so far: damaged, failed_reads, failed_writes, refused, breakers_opened…"""
@@ -317,7 +317,7 @@ class RedisStore(OwnerExchange):
         }
 
     def engine_state(self) -> EngineState:
-        """Return the state of the engine, at most a moment old (engine_state.py)."""
+        """Return the state of the server, at most a moment old (engine_state.py)."""
         return CLOSED if self._member.closed else self._member.watch.current
 
     def check(self) -> None:
@@ -359,7 +359,7 @@ class RedisStore(OwnerExchange):
         return (key,) if self._sealer.encryption is None else self._sealer.encryption.names(key)
 
     def _life(self, entry: Entry) -> int | None:
-        """Return the milliseconds after which the engine removes an entry by itself."""
+        """Return the milliseconds after which the server removes an entry by itself."""
         if entry.expires is None:
             return None
         return int((max(0.0, entry.expires - self._clock()) + layout.GRACE) * 1000)
@@ -377,13 +377,13 @@ class RedisStore(OwnerExchange):
         if not self._member.closed:
             self._member.close()
             self._near.close()
-            self._member.engine.close()
+            self._member.server.close()
 
     def _after_fork(self) -> None:
         """Close in a child. Threads and connections are the parent's: the child must not even close them."""
         if not self._member.closed and self._pid != os.getpid():
             _INHERITED.append((self._member.abandon(), self._near))
-            self._near = NearCache(self._member.engine)
+            self._near = NearCache(self._member.server)
 
 
 _STORES: weakref.WeakSet[RedisStore] = weakref.WeakSet()

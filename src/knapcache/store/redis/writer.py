@@ -1,4 +1,4 @@
-"""The owner's thread that writes to the engine: many changes in few commands, in their order.
+"""The owner's thread that writes to the server: many changes in few commands, in their order.
 
 `submit` shows a change to this process at once, in `pending`, and queues it. The thread takes a batch from the queue. A
 batch changes no key twice. It makes all evictions of the batch first, one command for each shard, then the puts, one
@@ -9,7 +9,7 @@ A change that fails leaves nothing of its put. Its keys are late evictions: they
 batch makes them first until one succeeds. Only while a shard's node is away can they pile up, and then the backlog
 counts as full, so that no more than the entries that exist are queued.
 
-When the engine answers FENCED, another process owns the store. Then every queued change fails with NotOwner.
+When the server answers FENCED, another process owns the store. Then every queued change fails with NotOwner.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from concurrent.futures import Future
 
 from knapcache.errors import NotOwner, StoreError
 from knapcache.store.base import Entry, Totals
-from knapcache.store.redis.engine import Engine, Fenced
-from knapcache.store.redis.layout import EngineLayout, KeyNames
+from knapcache.store.redis.layout import KeyNames, ServerLayout
 from knapcache.store.redis.records import Record
+from knapcache.store.redis.server import Fenced, RedisServer
 from knapcache.store.redis.shard_table import ShardTable
 from knapcache.store.redis.snapshots import save_snapshot
 
@@ -45,7 +45,7 @@ class QueuedChange:
         self.put: Entry | None = None  # None: this process sees that the keys are gone
         self.record: Record | None = None
         self.life: int | None = None  # milliseconds
-        self.parked = False  # whether the engine has the record in the nursery
+        self.parked = False  # whether the server has the record in the nursery
         self.drop: Sequence[tuple[int, bytes]] = ()  # shards and names in the nursery
         self.snapshot: tuple[bytes, bytes] | None = None
         self.refusal: str | None = None
@@ -57,24 +57,24 @@ class QueuedChange:
         return (len(self.record.value) if self.record else 0) + (len(self.snapshot[1]) if self.snapshot else 0)
 
 
-class EngineWriter:
+class ServerWriter:
     """The queue, its thread and the table of shards."""
 
     def __init__(
         self,
-        engine: Engine,
+        server: RedisServer,
         names: KeyNames,
-        layout: EngineLayout,
+        layout: ServerLayout,
         table: ShardTable,
         names_of: Callable[[bytes], Sequence[bytes]],
         counters: Counter[str],
-        on_fenced: Callable[[EngineWriter], None],
+        on_fenced: Callable[[ServerWriter], None],
     ) -> None:
         """`table` is open. `names_of(key)` are the names under which an entry may be stored."""
         self.pending: dict[bytes, QueuedChange] = {}
-        """The last change that the engine has not confirmed, by key."""
+        """The last change that the server has not confirmed, by key."""
         self.table = table
-        self._engine, self._names, self._layout = engine, names, layout
+        self._server, self._names, self._layout = server, names, layout
         self._names_of, self._counters, self._on_fenced = names_of, counters, on_fenced
         self._lock = threading.Lock()
         self._queue: queue.SimpleQueue[QueuedChange | None] = queue.SimpleQueue()
@@ -84,7 +84,7 @@ class EngineWriter:
         self._next: QueuedChange | None = None  # taken from the queue, for the next batch
         self._closed = False
         self._fenced = False
-        self._thread = threading.Thread(target=self._run, name="knapcache-engine-writer", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="knapcache-server-writer", daemon=True)
         self._thread.start()
 
     @property
@@ -93,7 +93,7 @@ class EngineWriter:
         return (
             self._backlog_bytes > self._max_backlog_bytes
             or self._queue.qsize() > MAX_BACKLOG
-            or bool(self._engine.breakers.probes())
+            or bool(self._server.breakers.probes())
         )
 
     @property
@@ -104,7 +104,7 @@ class EngineWriter:
         """Queue a change. `discard` is called after this process sees the change in `pending`."""
         with self._lock:
             if (change.record or change.snapshot) and not change.refusal and self.backlog_full:
-                change.refusal = "the engine does not answer, or is too slow"
+                change.refusal = "the server does not answer, or is too slow"
             if change.refusal:
                 change.put = change.record = change.snapshot = None
             if self._fenced:
@@ -215,7 +215,7 @@ class EngineWriter:
                 drop[shard].append(name)
         for shard in remove.keys() | drop.keys():
             try:
-                for k in range(0, max(1, len(remove[shard])), 1000):  # short scripts: the engine has one thread
+                for k in range(0, max(1, len(remove[shard])), 1000):  # short scripts: the server has one thread
                     self.table.change(shard, remove=remove[shard][k : k + 1000], drop=() if k else drop[shard])
             except Fenced:
                 raise
@@ -240,7 +240,7 @@ class EngineWriter:
             if change.record is not None and change.put is not None:
                 self._put_record(change.record, change.put, change)
             if change.snapshot is not None and change.error is None:
-                save_snapshot(self._engine, self._names, self.table.epoch, change.snapshot)
+                save_snapshot(self._server, self._names, self.table.epoch, change.snapshot)
         except Fenced:
             raise
         except StoreError as error:

@@ -20,7 +20,7 @@ from knapcache.store.redis.store import RedisStore
 from knapcache.store.redis.urls import parse
 from knapcache.store.sqlite.rows import Sealer
 from tests.support.programs import find_module
-from tests.support.redis_servers import EngineServer
+from tests.support.redis_servers import RedisProcess
 
 OpenLog = Callable[..., SemanticLog]
 ENCRYPTION_KEY = bytes(range(32))
@@ -52,9 +52,9 @@ def questions(log: SemanticLog, after: bytes = START, limit: int = 1000) -> tupl
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
     find_module("redis", "the extra redis")
-    with EngineServer(tmp_path_factory.mktemp("engine")) as server:
+    with RedisProcess(tmp_path_factory.mktemp("engine")) as server:
         yield server
 
 

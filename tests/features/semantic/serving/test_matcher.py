@@ -297,11 +297,11 @@ def test_a_log_that_cannot_be_read_ends_serving(cache: InternalCache, monkeypatc
     tier = matcher(cache)
 
     def broken(*_: Any, **__: Any) -> Any:
-        raise StoreError("the engine does not answer")
+        raise StoreError("the server does not answer")
 
     monkeypatch.setattr(tier._log, "append", broken)
     tier.add_question(b"f", b"k", b"\1" * 64)
-    assert "the engine does not answer" in tier.failure
+    assert "the server does not answer" in tier.failure
     assert tier.find(ask(cache, STORED)).kind == "failed"
     tier.follow()
     assert tier.find(ask(cache, STORED)).kind == "none"

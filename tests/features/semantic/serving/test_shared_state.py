@@ -1,4 +1,4 @@
-"""The certificate outlives the process, and is shared by workers and by proxies on one engine."""
+"""The certificate outlives the process, and is shared by workers and by proxies on one server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.support.meanings import MeaningUpstream, SemanticClient, spare_questions
 from tests.support.programs import find_module
 from tests.support.proxy_process import ADMIN_TOKEN, ProxyProcess
-from tests.support.redis_servers import EngineServer
+from tests.support.redis_servers import RedisProcess
 from tests.support.running_proxy import RunningProxy
 from tests.support.timing import wait_until
 
@@ -68,7 +68,7 @@ def test_two_workers_agree(upstream: MeaningUpstream, tmp_path: Path) -> None:
 def test_proxies_on_one_engine_share_the_certificate(upstream: MeaningUpstream, tmp_path: Path) -> None:
     find_module("redis", "the extra redis")
     with ExitStack() as stack:
-        engine = stack.enter_context(EngineServer(tmp_path))
+        engine = stack.enter_context(RedisProcess(tmp_path))
         settings = {"store": f"redis://127.0.0.1:{engine.port}", "secret": "5e" * 32, "allow_anonymous": True}
         clients = []
         for name in ("one", "two"):
