@@ -22,7 +22,7 @@ from knapcache.kernel import Records, borrowed, prefetch
 _functions: dict[Any, Callable[..., Any]] = {}
 """Plain forms by kernel."""
 _namespaces: dict[int, dict[str, Any]] = {}
-"""Copies of modules' namespaces with plain forms in place of kernels, by the id of the namespace."""
+"""Copies of modules' namespaces with plain forms instead of kernels, by the id of the namespace."""
 
 
 @functools.cache
@@ -39,7 +39,7 @@ def uncompiled(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def plain_form(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the plain form of a kernel; a function that is no kernel is returned unchanged."""
+    """Return the plain form of a kernel; a function that is not a kernel is returned unchanged."""
     source = getattr(kernel, "py_func", None)
     if source is None:
         return kernel

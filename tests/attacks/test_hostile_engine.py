@@ -1,4 +1,4 @@
-"""A server in place of the server of a shared store that sends anything: requests are answered, and none wrongly."""
+"""A program in place of the server of a shared store that sends anything: requests are answered, and none wrongly."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ def test_damaged_lines_are_refused_with_their_number(tmp_path: Path, capsys: pyt
     assert "3 damaged lines were left out." in found.out
     assert [line.split(", ")[1].split(":")[0] for line in found.err.splitlines()] == ["line 3", "line 4", "line 5"]
     other = json.dumps({"format": "knapcache entries", "version": 2})
-    for content, message in (("{}", "no file of `knapcache export`"), (other, "version 2")):
+    for content, message in (("{}", "not a file of `knapcache export`"), (other, "version 2")):
         file.write_text(content, "utf-8")
         assert main(words) == 2
         assert message in capsys.readouterr().err

@@ -42,7 +42,7 @@ class AsyncReads:
     async def get(self, store: Store, digest: bytes) -> Entry | NotInMemory | None:
         """Return the entry, None when there is none, or NOT_IN_MEMORY when the disk did not say in time.
 
-        The last is no reason to forget the entry: the request goes upstream, and the entry stays.
+        The last is not a reason to forget the entry: the request goes upstream, and the entry stays.
         """
         found = store.get_nowait(digest)
         return await self._from_disk(store, digest) if found is NOT_IN_MEMORY else found

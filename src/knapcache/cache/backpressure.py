@@ -47,7 +47,7 @@ class WriteBackpressure:
                 time.sleep(POLL)
 
     async def wait_async(self) -> None:
-        """Do the same without blocking the event loop."""
+        """Wait like `wait`, without blocking the event loop."""
         started, loop = self._clock(), asyncio.get_running_loop()
         while self._must_wait(started):
             space = self._spaces.get(loop)

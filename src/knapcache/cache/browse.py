@@ -73,14 +73,14 @@ class EntryBrowser:
         return self._coordinator.role.records(key)
 
     def request(self, key: bytes) -> bytes | None:
-        """Return the canonical request of a key, if its answer is stored or was paid for lately."""
+        """Return the canonical request of a key, if its answer is stored or was paid for recently."""
         return self._coordinator.role.request(key)
 
     def compare(self, canonical: bytes, before: float, tenant: str | None = None) -> Comparison:
         """Return the request nearest to another one, among those whose answers were fetched before some time.
 
-        Compared are the entries, and requests whose answers were settled lately: the nearest one may have been evicted
-        since. tenant: requests of this one only.
+        Compared are the entries, and requests of recently settled answers: the nearest one may have been evicted since.
+        tenant: requests of this one only.
         """
         table = self._coordinator.role.entries()
         coverage = self.outlines.read(table, self._peek)
@@ -101,7 +101,7 @@ class EntryBrowser:
         return Comparison(nearest, nearest is not None and nearest.key in stored, coverage)
 
     def _settled(self, before: float, tenant: str | None) -> Iterator[tuple[bytes, tuple[float, bytes]]]:
-        """Yield key, time and canonical request of the answers that were settled before some time, lately."""
+        """Yield key, time and canonical request of recently settled answers, those before some time."""
         for key, (created, canonical) in self._coordinator.role.settled().items():
             parts = read_canonical(canonical) if tenant is not None and created < before else None
             if created < before and (tenant is None or (parts is not None and parts.namespace == tenant)):

@@ -4,7 +4,7 @@
     density(q) = value(q) / size(q)
     least      = value per byte of the least dense tenth of all entries, or of the last megabyte where that is less:
                  what the cache gives up first. The least dense entry alone would be a bad measure: usually it is new,
-                 and was not requested again yet. It is no price of more capacity: while the cache is not full, more
+                 and was not requested again yet. It is not the price of capacity: while the cache is not full, more
                  capacity saves nothing, whatever its entries are worth
     per day    = requests · 86,400 / age, from a day and MIN_REQUESTS requests on: fewer say nothing about a day
 

@@ -175,7 +175,7 @@ class Functions:
     async def call_async(
         self, request: KeyedRequest, function: Callable[[], Awaitable[Any]], options: CallOptions
     ) -> Any:
-        """Do the same for coroutines."""
+        """Return what `call` returns, for coroutines."""
         made = FunctionCall(self, request, options)
 
         async def call() -> Reply:

@@ -65,7 +65,7 @@ class InternalCache:
         namespace: str | None = None,
         context: Mapping[str, str] | None = None,
     ) -> KeyedRequest | None:
-        """Return the request with its key, or None when it has none. Other methods take it in place of the request.
+        """Return the request with its key, or None when it has none. Other methods take it instead of the request.
 
         The key depends only on these arguments, so a program that repeats a request computes it once.
         """

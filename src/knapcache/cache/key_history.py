@@ -1,7 +1,7 @@
 """A bounded record of evictions, expiries, purges and rejections by key, to answer "why was this a miss?".
 
     records    the last MAX_RECORDS removals and rejections, 73 bytes each: 0.6 MB in all, allocated once
-    requests   canonical requests of answers that were settled lately, at most MAX_REQUEST_BYTES together
+    requests   canonical requests of recently settled answers, at most MAX_REQUEST_BYTES together
 
 A record is written where a decision is carried out: when an answer is settled, removed or refused, never on a hit. An
 admitted answer takes 1 µs, each eviction and rejection about 10 µs, after the answer was sent. Both are in memory only,
@@ -166,11 +166,11 @@ class KeyHistory:
         return [KeyRecord(CAUSES[cause], *numbers) for _, cause, *numbers in rows]
 
     def request(self, key: bytes) -> bytes | None:
-        """Return the canonical request of an answer that was settled lately, or None."""
+        """Return the canonical request of a recently settled answer, or None."""
         return self._requests.get(key, (0.0, None, False))[1]
 
     def settled(self) -> dict[bytes, tuple[float, bytes]]:
-        """Return the times and canonical requests of answers that were admitted lately, by key."""
+        """Return the times and canonical requests of recently admitted answers, by key."""
         found = dict(self._requests)  # at once: another thread may settle an answer
         return {key: (created, request) for key, (created, request, admitted) in found.items() if admitted}
 

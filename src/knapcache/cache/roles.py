@@ -85,7 +85,7 @@ class Owner:
         return admitted
 
     def _end_settled(self, lease: Lease, entry: Entry) -> None:
-        self.store.flush()  # those who wait for the lease find an entry that was admitted
+        self.store.flush()  # so that processes that wait for the lease find the entry
         lease.end(entry)
 
     def end(self, lease: Lease, *, blocking: bool) -> None:
@@ -178,11 +178,11 @@ class Owner:
         return self.admission.history.find(key), self.admission.history.since
 
     def request(self, key: bytes) -> bytes | None:
-        """Return the canonical request of an entry, or of an answer that was settled lately."""
+        """Return the canonical request of an entry, or of a recently settled answer."""
         return self.admission.history.request(key) or stored_request(self.store, key)
 
     def settled(self) -> dict[bytes, tuple[float, bytes]]:
-        """Return the times and canonical requests of answers that were admitted lately, by key."""
+        """Return the times and canonical requests of recently admitted answers, by key."""
         return self.admission.history.settled()
 
     def purge(self, conditions: PurgeConditions) -> int:
@@ -360,12 +360,12 @@ class Reader:
         return ([], math.inf) if self._network is None else owner_requests.ask_records(self._network, key)
 
     def request(self, key: bytes) -> bytes | None:
-        """Return the canonical request of an entry, or of an answer that the owner has settled lately."""
+        """Return the canonical request of an entry, or of an answer that the owner has recently settled."""
         found = stored_request(self.store, key)
         return found if found is not None or self._network is None else owner_requests.ask_request(self._network, key)
 
     def settled(self) -> dict[bytes, tuple[float, bytes]]:
-        """Return what the owner has admitted lately, in a store where it can be asked."""
+        """Return what the owner has recently admitted, in a store where it can be asked."""
         return {} if self._network is None else owner_requests.ask_settled(self._network)
 
     def purge(self, conditions: PurgeConditions) -> int:

@@ -150,7 +150,7 @@ class SingleFlight(Generic[T]):
         self._resolve(call, CallResult(value, None))
 
     def fail(self, call: InFlightCall, error: BaseException | None = None) -> None:
-        """Release the waiters without a result. An error that is no Exception, or None: the leader was lost."""
+        """Release the waiters without a result. An error that is not an Exception, or None: the leader was lost."""
         self._resolve(call, CallResult(None, error if isinstance(error, Exception) else LeaderLost()))
 
     def _join(self, key: Hashable) -> tuple[InFlightCall, bool]:

@@ -108,7 +108,7 @@ class SnapshotContents(NamedTuple):
 
 
 def read_snapshot(snapshot: bytes) -> SnapshotContents | None:
-    """Return the policy of a snapshot, whichever it is, or None when the bytes are no snapshot."""
+    """Return the policy of a snapshot, whichever it is, or None when the bytes are not a snapshot."""
     try:
         form = orjson.loads(snapshot.split(b"\n", 3)[2])
         name = str(form["policy"])

@@ -2,7 +2,7 @@
 
     line 1         {"format": "knapcache entries", "version": 1, "created": …}, with the policy and the capacity of the
                    source, which a new cache gets
-    other lines    one entry each: canonical request and payload (text, or {"base64": …} for bytes that are no UTF-8),
+    other lines    one entry each: canonical request and payload (text, or {"base64": …} for bytes that are not UTF-8),
                    model, cost, seconds, created, expires, meta (with tags), requests as the policy counted them, the
                    principal of its namespace if it is known, and a digest of request and payload
 
@@ -114,7 +114,7 @@ def read_header(file: BinaryIO) -> TransferHeader:
     except (ValueError, TypeError, LookupError):
         found, version = None, None
     if found != FORMAT:
-        raise InvalidInput("this is no file of `knapcache export`: the first line must say so")
+        raise InvalidInput("this is not a file of `knapcache export`: the first line must say so")
     if version != VERSION:
         raise InvalidInput(f"the file has version {version!r} of the format; this knapcache reads version {VERSION}")
     policy, capacity = header.get("policy"), header.get("capacity")

@@ -41,7 +41,7 @@ class Reply:
     """The provider's `service_tier`, which has its own prices, or "batch"; None: as `usage` says, if it does."""
 
     tags: tuple[str, ...] = ()
-    """Names by which entries are purged; they are no part of the key (`tags.py`)."""
+    """Names by which entries are purged; they are not part of the key (`tags.py`)."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.payload, bytes) or not isinstance(self.model, str):

@@ -34,7 +34,7 @@ def output_width() -> int:
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Return a text with a space in place of each control character, which could change the terminal.
+    """Return a text with a space instead of each control character, which could change the terminal.
 
     Names of models and texts of requests come from callers. keep: control characters that stay.
     """

@@ -163,7 +163,7 @@ def read_answer(content: bytes) -> dict[str, Any]:
             item["embedding"] = orjson.Fragment(vectors[int(vector.split()[1])])
             vectors[int(vector.split()[1])] = b""
     if any(vectors):
-        raise Incomplete("an array of numbers that is no embedding")
+        raise Incomplete("an array of numbers that is not an embedding")
     return answer
 
 

@@ -70,7 +70,7 @@ class BodyMarker(Protocol):
 
     @property
     def fallback(self) -> FallbackAnswer | None:
-        """The model that has answered in place of the usual one; None: the usual one has."""
+        """The model that has answered instead of the usual one; None: the usual one has."""
 
 
 class FallbackAnswer(NamedTuple):

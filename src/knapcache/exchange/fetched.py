@@ -80,7 +80,7 @@ class FetchedAnswer(Fetched):
 
 
 class LiveStream(Fetched):
-    """A stream that the provider is still sending: `blocks` in place of a body.
+    """A stream that the provider is still sending: `blocks` instead of a body.
 
     A stream that is longer than the tee's limit is forwarded, and not stored. Its waiters are released, and it is
     aborted when its caller leaves.

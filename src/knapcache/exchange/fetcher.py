@@ -142,11 +142,11 @@ class Fetcher:
         return found
 
     def _is_short(self, size: int) -> bool:
-        """Return whether work on so many bytes is done here. Callers that are frequent ask before they call `_run`."""
+        """Return whether work on `size` bytes is done here. Frequent callers check it before they call `_run`."""
         return size <= SHORT or self._offload is None
 
     async def _run(self, size: int, work: Callable[[], Any]) -> Any:
-        """Return the result of work on so many bytes."""
+        """Return the result of work on `size` bytes."""
         return work() if self._offload is None or size <= SHORT else await self._offload(work)
 
     def _bypass(self, exchange: Exchange) -> Fetched | None:

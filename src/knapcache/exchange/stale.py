@@ -109,6 +109,6 @@ class StaleFetcher:
         return task
 
     async def drain(self, seconds: float) -> None:
-        """Wait for background fetches, for so many seconds at most."""
+        """Wait for background fetches, for at most `seconds`."""
         if self._refreshes:
             await asyncio.wait(self._refreshes, timeout=seconds)

@@ -65,7 +65,7 @@ class TransportBase:
 class Handover:
     """A fetch in a thread or task of its own, whose response is handed over to the caller through a queue.
 
-    put(Fetched or None), put(block)*, put(END or an exception)      of a response that is no live stream: the first
+    put(Fetched or None), put(block)*, put(END or an exception)      of a response that is not a live stream: the first
 
     The fetch goes on when its caller leaves.
     """
@@ -159,7 +159,7 @@ def byte_streams(lib: Any) -> tuple[Any, Any]:
 def make_response(
     request: Any, fetched: Fetched, *, sync: bool, live: Any = None, handover: Handover | None = None
 ) -> Any:
-    """Return a response of the request's library. live: the blocks of a live stream, in place of the body."""
+    """Return a response of the request's library. live: the blocks of a live stream, instead of the body."""
     lib = library(request)
     headers, body = fetched.headers, fetched.body if live is None else live
     if isinstance(body, bytes):  # as a stream of one piece: a response made of content cannot be read raw

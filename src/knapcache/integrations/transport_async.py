@@ -1,4 +1,4 @@
-"""The transport for async clients of httpx and httpx2, on asyncio. As `transport.py`, with tasks in place of threads.
+"""The transport for async clients of httpx and httpx2, on asyncio. As `transport.py`, with tasks instead of threads.
 
 Every fetch runs in a task of its own: cancelling a request does not cancel the fetch that others may be waiting for.
 """

@@ -327,7 +327,7 @@ def _in_blocks(blocks: Any, one: str, other: str) -> bool:
 
 
 # The digest of the system prompt, by which entries can be purged. It is not keyed with the secret: people compute it
-# from a file, also with `sha256sum`, and only those who may see a cache's requests see it. Tools are no part of it.
+# from a file, also with `sha256sum`, and only those who may see a cache's requests see it. Tools are not part of it.
 #
 #     text     system prompt, instructions, and messages of the roles `system` and `developer`, in this order, with a
 #              line feed between two parts; line ends are LF, and white space at both ends is left out

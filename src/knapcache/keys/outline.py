@@ -58,7 +58,7 @@ class CanonicalRequest(NamedTuple):
     context: dict[str, str]
     """The upstream, and headers that are part of the key."""
     body: dict[str, Any]
-    """Without the fields that are no part of the key."""
+    """Without the fields that are not part of the key."""
 
 
 class Outline(NamedTuple):
@@ -245,7 +245,7 @@ def _loads(text: bytes) -> Any:
 
 
 def _netstrings(data: bytes, count: int | None) -> tuple[list[bytes], bytes]:
-    """Return so many netstrings at the start of the data, or all, and the rest. Raises ValueError."""
+    """Return the first netstrings of the data, or all, and the rest. Raises ValueError."""
     found: list[bytes] = []
     at = 0
     while at < len(data) if count is None else len(found) < count:

@@ -49,7 +49,7 @@ class Projection:
 
 
 def projection(seconds: float | None, saved: float, blocks: Sequence[float] = ()) -> Projection:
-    """Return the saving of a log that spans so many seconds, projected per day if it spans at least one day.
+    """Return the saving of a log that spans `seconds`, projected per day if it spans at least one day.
 
     blocks   the saving in each whole block of `block_length(seconds)` (`block_savings`)
     """

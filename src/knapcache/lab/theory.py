@@ -17,7 +17,7 @@ from knapcache.lab.valid_sets import BanditInstance, FloatArray, checked_floats,
 
 
 def log_factor(n: int, horizons: npt.ArrayLike) -> FloatArray:
-    """Return ln(16TN/δ) with δ = 1/T: the logarithm that the bounds below use in place of the paper's Õ.
+    """Return ln(16TN/δ) with δ = 1/T: the logarithm that the bounds below use instead of the paper's Õ.
 
     The paper states its bounds with Õ, which hides constants, logarithms and even the unit of cost (c2 − c1, c2). Each
     bound below is the printed leading term × this factor × `constant`. They are shapes for comparison with a measured

@@ -132,7 +132,7 @@ def select(
 def select_in(
     space: Workspace, capacity: int, frozen: FrozenItems, options: SearchOptions, start: Flags
 ) -> tuple[float, float, float, bool, int, float]:
-    """Do the same as `select` for a workspace and some frozen items; also returns U − gain.
+    """Solve a workspace next to some frozen items; returns what `select` returns, and U − gain.
 
     `capacity`, `value` and `upper_bound` include the frozen items. `start` is a set to start from, such as the solution
     before a few values changed, or empty. A good one shortens the search. One that does not fit is ignored.

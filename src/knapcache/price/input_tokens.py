@@ -20,7 +20,7 @@ from knapcache.model import Endpoint
 MAX_TOKENS = 10**9
 """Tokens of one answer that are counted at most. Usages come from upstreams."""
 INVALID = -(MAX_TOKENS**2)
-"""Stands for what is no number of tokens. Every sum with it is negative."""
+"""Stands for what is not a number of tokens. Every sum with it is negative."""
 HIT, MISS = "prompt_cache_hit_tokens", "prompt_cache_miss_tokens"
 """DeepSeek's parts of `prompt_tokens`."""
 

@@ -343,7 +343,7 @@ def count_tokens(endpoint: Endpoint, usage: Mapping[str, Any], provider: Provide
     if not usage:
         raise ValueError("there is none")
     if any(isinstance(usage.get(name), float) for name in TOKEN_FIELDS):
-        raise ValueError("a number of tokens is no whole number")
+        raise ValueError("a number of tokens is not a whole number")
     if input_tokens(endpoint, usage) is None:
         raise ValueError("its input tokens are missing or contradict each other")
     if provider and provider.id != owner and any(elsewhere == e.api_flavor for e in provider.extractors or ()):

@@ -18,7 +18,7 @@ from knapcache.wire.cache_control import CacheControl
 
 MISSING = object()
 BLANKS = " \t"
-"""Characters around the value of a header that are no part of it."""
+"""Characters around the value of a header that are not part of it."""
 MAX_MATCHED = 1024
 """Characters of a text that a pattern with `?` or `[abc]` can match."""
 MAX_SHOWN = 80

@@ -309,7 +309,7 @@ def example_headers(settings: Settings) -> list[str]:
 def token_hint(settings: Settings, token: str | None) -> str:
     """Return what follows the dashboard's address: the token on a terminal, otherwise the place of the token.
 
-    Standard output that is no terminal is often a log that others read and that is kept for long.
+    Standard output that is not a terminal is often a log that others read and that is kept for long.
     """
     if settings.admin_token is not None:  # the user knows it
         return ""

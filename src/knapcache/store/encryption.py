@@ -40,7 +40,7 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{43}=?")
 
 
 def value_overhead(parts: int = 1) -> int:
-    """Return by how many bytes a value of so many parts is longer than its plain text."""
+    """Return by how many bytes a value of `parts` parts is longer than its plain text."""
     return _HEADER_BYTES + _TAG_BYTES * parts
 
 

@@ -3,7 +3,7 @@
     stream = message_start, block*, message_delta, message_stop
     block  = content_block_start, content_block_delta*, content_block_stop
 
-`ping` may come anywhere, and `error` in place of the rest. message_start has the message without content. Blocks grow
+`ping` may come anywhere, and `error` instead of the rest. message_start has the message without content. Blocks grow
 by deltas of known types. message_delta has the stop reason and the usage so far, which replaces that of message_start.
 A message is complete if it has a stop reason; a stream must also have message_stop. A stream with a delta of unknown
 type is forwarded and not stored, because its meaning is unknown.

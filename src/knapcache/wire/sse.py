@@ -8,7 +8,7 @@ out whether the answer is complete. A block without `data` is a comment (keep-al
 
 The standard discards bytes after the last blank line. Some servers omit that line after their last event, so `close`
 parses the rest anyway. A truncated answer still does not pass for a complete one: no proper prefix of a JSON object is
-JSON, and a truncated terminator is no terminator.
+JSON, and a truncated terminator is not a terminator.
 """
 
 from __future__ import annotations

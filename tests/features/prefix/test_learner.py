@@ -90,9 +90,9 @@ def test_the_balance_of_a_rule_is_what_it_has_paid_when_nothing_is_live(monkeypa
         continues = learner.place(request).continues
         for name, cost in tournament.observe(request, continues).items():
             paid[name] += cost
-    for name, books in tournament._books.items():
-        books.advance(requests[-1].time + 7200.0)
-        assert books.balance == pytest.approx(paid[name]), name
+    for name, account in tournament._accounts.items():
+        account.advance(requests[-1].time + 7200.0)
+        assert account.balance == pytest.approx(paid[name]), name
 
 
 def test_long_gaps_are_worth_long_marks_and_single_requests_none() -> None:
@@ -189,10 +189,10 @@ def test_the_memory_of_a_learner_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     for request in conversations(200, 3, lambda _: 40.0, every=5.0):
         placement = learner.place(request)
         learner.report(placement, placement.bill)
-    books = learner._tournament._books
-    for cache in (learner._cache, *(each.cache for each in books.values())):
+    accounts = learner._tournament._accounts
+    for cache in (learner._cache, *(each.cache for each in accounts.values())):
         assert len(cache._entries) <= 40 + ANTHROPIC.max_marks
-    assert all(len(each._worth) <= len(each._ends) <= 80 for each in books.values())
+    assert all(len(each._worth) <= len(each._ends) <= 80 for each in accounts.values())
     assert len(learner._conversations._turns) <= 40
     assert len(learner._conversations._returns._open) <= 40
     assert learner.place(request).bill.read > 0, "the newest entries are kept"

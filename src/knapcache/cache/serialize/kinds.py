@@ -193,7 +193,7 @@ def take_model(value: Any) -> list[Any]:
 
 
 def is_free_name(cls: type, name: str) -> bool:
-    """Return whether a model may have an attribute that is no field, such as `_request_id` of the SDKs."""
+    """Return whether a model may have an attribute that is not a field, such as `_request_id` of the SDKs."""
     return name.startswith("_") and not name.startswith("__") and not hasattr(cls, name)
 
 

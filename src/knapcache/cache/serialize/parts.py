@@ -12,7 +12,7 @@ from knapcache.errors import Unserializable
 def checked(value: Any, kind: type) -> Any:
     """Return a part of a stored value that must have this type."""
     if type(value) is not kind:
-        raise Unserializable(f"a stored value has a {type(value).__name__} in place of a {kind.__name__}")
+        raise Unserializable(f"a stored value has a {type(value).__name__} instead of a {kind.__name__}")
     return value
 
 

@@ -10,7 +10,7 @@ A block's id is a chain hash of everything up to its end, so equal ids mean equa
 
 What else changes a provider's prefix is part of the chain, at its place. By Anthropic's documentation, `tool_choice`,
 `thinking` and the presence of images invalidate messages, but neither tools nor the system prompt; output formats and
-`speed` invalidate the system prompt as well. Marks are no part of the chain. A content that is a string has the ids of
+`speed` invalidate the system prompt as well. Marks are not part of the chain. A content that is a string has the ids of
 its form with one text block.
 
 The hash is Python's own: SipHash for texts, with a key of this process. So ids are valid in one process only. It is not
@@ -298,7 +298,7 @@ def read_responses(chain: BlockChain, body: dict[str, Any]) -> BodyBlocks:
 
 
 def as_message(item: dict[str, Any]) -> dict[str, Any]:
-    """Return an item of OpenAI responses that is no message like one. It is one block, or the output of a tool."""
+    """Return another item of OpenAI responses in the form of a message. It is one block, or the output of a tool."""
     kind = item["type"]
     if kind in TOOL_OUTPUTS:
         return {"role": (kind, item["call_id"]), "content": item["output"]}

@@ -70,8 +70,7 @@ def add(commands: Any, *, with_options: bool) -> None:
     option(
         "--no-upgrade",
         action="store_true",
-        help="the provider does not let a prefix live long that it has written for a short time and that is now marked "
-        "for a long one",
+        help="a prefix that was written for a short time stays so, also when it is marked for a long time later",
     )
     options.add_json_file(parser)
     option("--plot", metavar="FILE", help="write a bar chart of the ratios as PNG; needs knapcache[lab]")

@@ -43,7 +43,7 @@ class Tariff(NamedTuple):
         return {ttl_name(ttl): ttl for ttl in dict.fromkeys((self.short, self.long))}
 
     def write_price(self, ttl: float) -> float:
-        """Return the price of a token that is written for so many seconds; 0 seconds: of a plain one."""
+        """Return the price of a token that is written for `ttl` seconds; 0: of one that is not written."""
         return 1.0 if not ttl else self.short_write if ttl < self.long else self.long_write
 
     def minimum_of(self, model: str) -> int:

@@ -1,10 +1,10 @@
 """The rule that leads: all rules run beside each other on a model of the provider's cache, and the cheapest is used.
 
-Writes are paid before the reads that they are made for. Books that compare what was paid so far would prefer no marks
-for the first thousand requests. Books that count a write only when its time has ended would let long marks look free
-for an hour. So the balance of a rule is what it has paid, less what its live prefixes are worth: the expected saving of
-the next request of each conversation, by its return times. The worth of a prefix leaves the books when the conversation
-continues, with a bill that is lower by it, or when the prefix expires.
+Writes are paid before the reads that they are made for. A comparison of what was paid so far would prefer no marks for
+the first thousand requests. One that counts a write only when its time has ended would let long marks look free for an
+hour. So the balance of a rule is what it has paid, less what its live prefixes are worth: the expected saving of the
+next request of each conversation, by its return times. The worth of a prefix is subtracted until the conversation
+continues, with a bill that is lower by it, or the prefix expires.
 
 Older requests count less. A saving counts as much as the request that has written the prefix, and not as the one that
 reads it: otherwise costs would be forgotten before the savings that they were paid for.
@@ -35,7 +35,7 @@ DOMINATED = "last-"
 nothing."""
 
 
-class RuleBooks:
+class RuleAccount:
     """The costs of one rule, and the cache of a provider that gets its marks."""
 
     def __init__(self, tariff: Tariff, rule: Rule, *, upgrades: bool) -> None:
@@ -83,7 +83,7 @@ class RuleBooks:
         heapq.heapify(self._ends)
 
     def _realise(self, key: Hashable | None) -> int:
-        """Take the worth of a request's prefixes out of the books. Return the number of the request."""
+        """Remove the worth of a request's prefixes from the balance. Return the number of the request."""
         found = self._worth.pop(key, None)
         if found is None:
             return self._number
@@ -97,33 +97,33 @@ class Tournament:
 
     def __init__(self, tariff: Tariff) -> None:
         self.rules: dict[str, Rule] = fixed_rules(tariff)
-        self._books = {name: RuleBooks(tariff, rule, upgrades=False) for name, rule in self.rules.items()}
+        self._accounts = {name: RuleAccount(tariff, rule, upgrades=False) for name, rule in self.rules.items()}
         for name, (rule, upgrades) in learned_rules(tariff).items():
             self.rules[name] = rule
-            self._books[name] = RuleBooks(tariff, rule, upgrades=upgrades)
+            self._accounts[name] = RuleAccount(tariff, rule, upgrades=upgrades)
         self._dominated = frozenset(name for name in self.rules if name.startswith(DOMINATED))
-        self._plain = 0.0
+        self._unmarked_bill = 0.0
         """Tokens of all requests: the bill without marks."""
         self.leader = LEARNED
         self._preferred = LEARNED
 
     def exclude_upgrades(self) -> None:
         """Let no rule lead that counts on upgrades."""
-        if LEARNED_CERTAIN in self._books:
-            del self._books[LEARNED]
+        if LEARNED_CERTAIN in self._accounts:
+            del self._accounts[LEARNED]
             self._preferred = LEARNED_CERTAIN
 
     def observe(self, request: PrefixRequest, continues: Continuation) -> dict[str, float]:
         """Let every rule place its marks on a request. Return what each pays, and choose the leader."""
-        self._plain = DISCOUNT * self._plain + request.tokens
+        self._unmarked_bill = DISCOUNT * self._unmarked_bill + request.tokens
         paid = {}
-        margin, leader, best = MARGIN * self._plain, self.leader, float("inf")
-        for name, books in self._books.items():
-            books.advance(request.time)
-            paid[name] = books.observe(request, continues)
-            balance = books.balance - (margin if name == leader else 0.0)
+        margin, leader, best = MARGIN * self._unmarked_bill, self.leader, float("inf")
+        for name, account in self._accounts.items():
+            account.advance(request.time)
+            paid[name] = account.observe(request, continues)
+            balance = account.balance - (margin if name == leader else 0.0)
             if name == self._preferred:
-                balance -= PREFERENCE * self._plain
+                balance -= PREFERENCE * self._unmarked_bill
             if balance < best and name not in self._dominated:
                 best, self.leader = balance, name
         return paid

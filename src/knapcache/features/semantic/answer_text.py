@@ -1,7 +1,7 @@
 """The text of a stored answer, which is what the judge compares.
 
 Only plain text can be compared. An answer with a tool call, a refusal, audio, an image or several choices has no text
-here. Reasoning is no part of the answer.
+here. Reasoning is not part of the answer.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class SemanticCall(CallHooks):
         self._asked: Asked | None = None
         self._search: asyncio.Task[Found] | None = None
         self._found: Found | None = None
-        """None: the request was no exact miss."""
+        """None: the request was not an exact miss."""
         self._seconds = 0.0
         self._part: SemanticEvent | None = None
 

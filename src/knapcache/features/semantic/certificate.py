@@ -108,7 +108,7 @@ class Certificate:
 
     @property
     def suspicious(self) -> bool:
-        """Whether a served level has had a wrong label lately: it should get more labels."""
+        """Whether a served level has recently had a wrong label: it should get more labels."""
         return max(self._alarm_logs) > 0.0
 
     def e_value(self, at: int) -> float:
@@ -140,7 +140,7 @@ class Certificate:
 
 
 def e_value(labels: int, wrong: int, error: float) -> float:
-    """Return the e-value of so many labels against "at least `error` of them are wrong". Without a cap."""
+    """Return the e-value of these labels against "at least `error` of them are wrong". Without a cap."""
     return sum(
         r**wrong * ((1.0 - r * error) / (1.0 - error)) ** (labels - wrong) for r in BETS
     ) / len(BETS)  # fmt: skip

@@ -76,7 +76,7 @@ class Label(NamedTuple):
     risk: float
     wrong: bool
     source: Source
-    """shadow: the question was answered by the upstream anyhow · audit: it was sent there at random, in place of an
+    """shadow: the question was answered by the upstream anyhow · audit: it was sent there at random, instead of an
     answer by similarity · feedback: a person has marked the answer as wrong."""
     time: float = 0.0
 

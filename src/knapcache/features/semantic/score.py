@@ -10,7 +10,7 @@ plus a ridge term that pulls towards PRIOR,
 by Newton's method (iteratively reweighted least squares). The prior is weak: a score that was fitted to one kind of
 traffic ranks another kind no better than the plain cosine does.
 
-**g: in which words they differ, and which they share.** "Kenya" in place of "Peru" changes the answer, "big" in place
+**g: in which words they differ, and which they share.** "Kenya" instead of "Peru" changes the answer, "big" in place
 of "large" does not, and some topics have many questions that look alike. Only labels tell. For each word, the wrong
 labels are compared with the number that the regression alone expects:
 

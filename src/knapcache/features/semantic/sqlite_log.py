@@ -9,7 +9,7 @@
 
 Ids only increase. Records are sealed and perhaps encrypted (log_records.py); one that is damaged is skipped.
 
-A file that SQLite cannot read is renamed to `….damaged`, in place of an earlier one, and an empty log is begun. The
+A file that SQLite cannot read is renamed to `….damaged`, instead of an earlier one, and an empty log is begun. The
 same happens to a file of another program. A log that was written with another secret or key, or before encryption was
 switched on or off, is emptied. If another one of the given keys has become the first, all records are encrypted again.
 Processes that had an old file open notice that another one has its name, and open that.

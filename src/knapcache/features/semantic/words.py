@@ -59,7 +59,7 @@ class QuestionWords(NamedTuple):
     words: tuple[str, ...]
     """In order, with contractions expanded: "what's" is "what", "is"."""
     stems: tuple[str, ...]
-    """Stems of the words that are no function words, in order."""
+    """Stems of the words that are not function words, in order."""
     stem_set: frozenset[str]
     all_stems: frozenset[str]
     """Stems of all words."""

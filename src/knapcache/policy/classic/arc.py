@@ -8,7 +8,7 @@ The paper counts pages. Here every count is a sum of sizes, as in libCacheSim, w
 
     |T1| + |T2| ≤ c         eviction continues until the newcomer fits: none, one or many are evicted
     p ± δ                   δ = max(|B2|/|B1|, 1), or its inverse, in units of size
-    case IV                 each eviction for an answer that is no ghost drops one ghost, whatever the sizes of the two
+    case IV                 each eviction for an answer that is not a ghost drops one ghost, whatever their sizes
 
 Where every size is 1 this is the paper's ARC. Where sizes differ, dropping one ghost per eviction does not keep the
 paper's bounds |T1| + |B1| ≤ c and 2c for all four lists. Rejected: steps of δ times the requested size, and ghosts

@@ -3,7 +3,7 @@
 Each id has one counter in each of four rows of the sketch. The estimate is the least of the four: ids share
 counters, so a counter may be too large but never too small. Counters saturate at 15. When the additions since the last
 halving reach W, all counters are halved, so that old requests fade. As in Caffeine, a request that raises no counter
-is no addition, and halving corrects for odd counters, which lose a half each:
+is not an addition, and halving corrects for odd counters, which lose a half each:
 
     additions ← (additions − odd counters / 4) / 2
 

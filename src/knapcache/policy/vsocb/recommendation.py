@@ -24,7 +24,7 @@ UNLIMITED = -1
 
 @kernel
 def recommend_warm(head: Records, rows: Records) -> np.ndarray:
-    """Do the same as `recommend`, looking only at the queries near the price if that is enough."""
+    """Return what `recommend` returns, looking only at the queries near the price if that is enough."""
     h = head[0]
     if margins_hold(head):
         queries, frozen = near_candidates(head, rows), frozen_totals(head)

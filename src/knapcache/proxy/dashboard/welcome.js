@@ -6,7 +6,7 @@ import { copyable } from "./dialogs.js";
 const KEYS = {
   none: "No API key is needed.",
   any: "Any text works as API key.",
-  tenant: "Use the API key of a tenant in place of YOUR_TENANT_KEY.",
+  tenant: "Use the API key of a tenant instead of YOUR_TENANT_KEY.",
   provider: "The client's API key is passed to the provider.",
 };
 const PROVIDER_KEYS = { openai: "$OPENAI_API_KEY", anthropic: "$ANTHROPIC_API_KEY" };

@@ -165,7 +165,7 @@ class RepeatedHead:
         return body if data[start:end] == b"%d" % len(body) else None
 
     def headers_with_length(self, length: int) -> RawPairs:
-        """Return all headers of a request with so many bytes of body."""
+        """Return all headers of a request whose body has `length` bytes."""
         headers = list(self.headers)
         headers.insert(self.position, (LENGTH, b"%d" % length))
         return headers

@@ -155,7 +155,7 @@ class LimitedProtocol(HttpToolsProtocol):
                 self._check_incomplete(len(data))
 
     def _check_incomplete(self, size: int) -> None:
-        """Limit what belongs to an incomplete message, after a read of so many bytes."""
+        """Limit what belongs to an incomplete message, after a read of `size` bytes."""
         limit = self._connections.max_headers
         if self.state is HOLDING:  # its head is checked later, unless the body takes more than one read
             try:

@@ -65,7 +65,7 @@ class Connection(asyncio.Protocol):
         self._poll: select.poll | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport  # type: ignore[assignment]  # uvloop's are no asyncio.Transport
+        self.transport = transport  # type: ignore[assignment]  # uvloop's are not an asyncio.Transport
 
     def data_received(self, data: bytes) -> None:
         if self.response is None:  # nothing was requested: the next request would take these bytes for its response

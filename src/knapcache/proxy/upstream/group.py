@@ -148,7 +148,7 @@ class UpstreamGroup:
         return any(member not in tried and member.upstream.health.available(now) for member in self.members)
 
     def replaced_model(self, member: GroupMember, model: str) -> str:
-        """Return the model that answers in place of that of the first member; empty: it is the same model."""
+        """Return the model that answers instead of that of the first member; empty: it is the same model."""
         sent, first = member.model or model, self.members[0].model or model
         return "" if sent == first else sent
 

@@ -135,7 +135,7 @@ class ConnectTunnel(asyncio.Protocol):
         await self._established
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport  # type: ignore[assignment]  # uvloop's are no asyncio.Transport
+        self.transport = transport  # type: ignore[assignment]  # uvloop's are not an asyncio.Transport
 
     def data_received(self, data: bytes) -> None:
         if self._established.done():  # before our TLS hello: not from the upstream

@@ -126,7 +126,7 @@ class Upstream:
 
         headers    `encode_headers(self.request_headers(…))`
         attempts   the status of every attempt is appended; 0: there was no response
-        retries    in place of the setting
+        retries    instead of the setting
         """
         if retries is None:
             retries = self.settings.retries

@@ -13,7 +13,7 @@ from typing import Any
 MAX_REPLY_BYTES = 256 << 20
 """More than any reply of the store: entries of at most 16 MiB, some in one reply."""
 REPLY_TIMEOUTS = 8
-"""The whole reply may take so many timeouts: a large entry needs several reads."""
+"""Timeouts that a whole reply may take: a large entry needs several reads."""
 
 
 _HUGE_ARRAY = re.compile(rb"(?:\*\d+\r\n)*\*\d{8,}\r\n")

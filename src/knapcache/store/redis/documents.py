@@ -38,7 +38,7 @@ class Documents:
         self._tag = owner_tag(member.address.prefix) + b":d:"
 
     def put(self, kind: str, name: str, content: bytes, seconds: float, *, limit: int) -> None:
-        """Store a document for so many seconds, in place of one of the same name. InvalidInput if it is too large."""
+        """Store a document for `seconds`. It replaces one of the same name. InvalidInput if it is too large."""
         if len(content) > MAX_DOCUMENT:
             raise InvalidInput(f"a document must have at most {MAX_DOCUMENT} bytes, not {len(content)}")
         index, key = self._keys(kind, name)

@@ -66,7 +66,7 @@ _OF_SCRIPTS: dict[str, Callable[[Any], bool]] = {
     )
 }
 _EXPECTED_LENGTHS = {"MGET": 1, "HMGET": 2}
-"""Arguments that are no names of values, of commands that return one value for each name."""
+"""Arguments that are not names of values, of commands that return one value for each name."""
 
 
 def check_reply(arguments: Sequence[Any], reply: Any) -> Any:

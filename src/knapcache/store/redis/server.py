@@ -17,7 +17,7 @@ from knapcache.store.redis.urls import Address
 WHOLE_SERVER = ""
 """Name of the node while no other is known."""
 WRITE_TIMEOUTS = 8
-"""The writing thread waits so many times as long as a request: no request waits for it."""
+"""How many times as long as a request the writing thread waits: no request waits for it."""
 
 
 class ServerAway(StoreError):  # noqa: N818 - states, as in errors.py
@@ -47,11 +47,11 @@ class ShardClosed(StoreError):  # noqa: N818
 
 
 def as_number(value: Any) -> int:
-    """Return a number of a reply; 0 for none. StoreError if it is no number: another program has written it."""
+    """Return a number of a reply; 0 for none. StoreError if it is not a number: another program has written it."""
     try:
         return int(value or 0)
     except (TypeError, ValueError, OverflowError):
-        raise StoreError("the server has something else in place of a number of the store") from None
+        raise StoreError("the server has something else than a number of the store") from None
 
 
 class RedisServer:
@@ -90,7 +90,7 @@ class RedisServer:
 
     def _connected(self) -> Any:
         if not self.breakers.allows(WHOLE_SERVER):
-            raise ServerAway("the server did not answer lately", sent=False)
+            raise ServerAway("the server did not answer recently", sent=False)
         try:
             return connect(self._address, self._timeout, refreshes=self._refreshes)
         except self._redis.exceptions.AuthenticationError as error:
@@ -118,7 +118,7 @@ class RedisServer:
         """Send a command for a key and return its reply. A probe is sent through an open breaker."""
         node = self.node(key)
         if not (probe or self.breakers.allows(node)):
-            raise ServerAway("the server did not answer lately", sent=False)
+            raise ServerAway("the server did not answer recently", sent=False)
         client = self.client()
         errors = self._redis.exceptions
         try:

@@ -5,7 +5,7 @@
     redis+cluster://HOST[:PORT][,HOST[:PORT]…]                   a cluster; the hosts are starting points
     redis+sentinel://HOST[:PORT][,HOST[:PORT]…]/MASTER[/DB]      the primary that Sentinel names
 
-`rediss` in place of `redis` connects with TLS; `valkey` and `valkeys` are synonyms. The query takes the options of
+`rediss` instead of `redis` connects with TLS; `valkey` and `valkeys` are synonyms. The query takes the options of
 `Address`: prefix, timeout, near, shards, ca, cert, key. User and password are percent-decoded. Without them in the URL,
 they come from the environment: KNAPCACHE_STORE_USER and KNAPCACHE_STORE_PASSWORD for the servers,
 KNAPCACHE_SENTINEL_USER and KNAPCACHE_SENTINEL_PASSWORD for Sentinel.

@@ -168,7 +168,7 @@ def _verify_and_migrate(connection: apsw.Connection) -> None:
     schema = _schema(connection)
     version = int(connection.pragma("user_version"))
     if 0 < version <= len(MIGRATIONS) and schema != _expected_schema(version):
-        # Before anything else is read: a view or a generated column in place of ours would compute what we read.
+        # Before anything else is read: a view or a generated column instead of ours would compute what we read.
         raise Damaged("the schema is not that of its format")
     if ("table", "state", "state") not in {row[:3] for row in schema}:
         raise Damaged("the table of the format is missing")

@@ -14,8 +14,8 @@ empty file (0 bytes) may be used: nothing in it can be lost.
     PATH.spool/      files with our names; all others are left alone (spool.py)
     PATH.new, PATH.rebuilt, PATH.rekeyed   unfinished copies: empty, or a database of ours
 
-A power cut can leave anything in a log. So beside a database of ours an unrecognisable log is no error: SQLite would
-ignore and overwrite it, and it is renamed first (recovery.py). Without a database of ours it is StoreError.
+A power cut can leave anything in a log. So an unrecognisable log beside a database of ours is not an error: SQLite
+would ignore and overwrite it, and it is renamed first (recovery.py). Without a database of ours it is StoreError.
 
 The checks read bytes, and do not let SQLite open the file: that could create or replay a log.
 """

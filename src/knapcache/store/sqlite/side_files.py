@@ -6,7 +6,7 @@
     PATH.lock                  locked while a process opens, creates or replaces PATH
     PATH.damaged               a file that cannot be used; the next one replaces it
 
-A symbolic link in place of one of them is not followed: StoreError. Several processes may have a file open. A process
+A symbolic link instead of one of them is not followed: StoreError. Several processes may have a file open. A process
 that finds it replaced, by its inode, opens it again.
 """
 

@@ -78,7 +78,7 @@ class Writer:
         return self._exceeds(1)
 
     def _exceeds(self, times: int) -> bool:
-        """Return whether more is queued than so many times the limit."""
+        """Return whether more is queued than `times` the limit."""
         return self._backlog_bytes > times * self._max_backlog_bytes or self._queue.qsize() > times * MAX_BACKLOG_WRITES
 
     def submit(

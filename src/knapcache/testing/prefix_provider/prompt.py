@@ -190,7 +190,7 @@ def _openai_parts(body: Body) -> Iterator[tuple[str, Body, list[Body]]]:
     else:
         items = list(body["messages"])
     for item in items:
-        if "role" not in item:  # an item of the Responses API that is no message
+        if "role" not in item:  # an item of the Responses API that is not a message
             is_output = item["type"].endswith("_output")
             fields = {"type": item["type"], "call_id": item.get("call_id")} if is_output else {}
             yield "item", fields, as_blocks(item.get("output"), "input_text") if is_output else [item]

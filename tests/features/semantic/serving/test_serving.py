@@ -136,7 +136,7 @@ def test_another_frame_never_matches(client: SemanticClient, fields: dict[str, A
     question = next(FRESH)
     first = client.ask(question, **fields)
     if "user" in fields and first.outcome == "similar":
-        return  # `user` is no part of the key
+        return  # `user` is not part of the key
     assert first.outcome == "miss"
     assert client.ask(question, **fields).outcome == "hit"
 

@@ -17,7 +17,7 @@ Steps are remembered, so a character costs a few dictionary lookups. At worst it
 Python code, so other threads run meanwhile. Rejected: bounds on the length of the text for `re`, because `(a+)+b` takes
 minutes for 40 characters, and a check of patterns for such cases, which rejects harmless patterns and misses others.
 
-Lookaround, back references, atomic groups and possessive quantifiers are no regular expressions in this sense, and are
+Lookaround, back references, atomic groups and possessive quantifiers are not regular expressions in this sense, and are
 refused. Lazy quantifiers match as greedy ones do: all matches count. `^` and `$` match at every line.
 """
 

@@ -88,7 +88,7 @@ def facts(result: dict[str, Any], found: SemanticReplay) -> list[str]:
     if result["saved"] is not None:
         text.append(
             f"Saved: {result['saved']:,.4g} in the unit of the log's costs, {percent(result['saved_rate'])} of the "
-            "cost of all requests that are no exact repeats."
+            "cost of all requests that are not exact repeats."
         )
     state = "The tier is back in shadow at the end" if result["certified"] is None else "At the end"
     state += (
