@@ -4,7 +4,7 @@ A *kernel* is a plain Python function over numbers and arrays. `@kernel` compile
 machine code on disk for later processes, and releases the GIL while it runs (`@inlined` does not), so that a live cache
 can solve a knapsack on a background thread. KNAPCACHE_COMPILE in the environment says when kernels are compiled:
 
-    not set   on the first call; a live cache decides with their plain form (plain.py) until another process has
+    not set   on the first call; a live cache decides with their Python form (uncompiled.py) until another process has
               compiled them (cache/background_compile.py)
     1         on the first call, also in a live cache: it starts later, and every decision takes the same time
     0         never: a kernel is the Python function itself, slow, but a debugger can step through it

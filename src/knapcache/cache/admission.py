@@ -96,7 +96,7 @@ class AdmissionController:
             background_compile.start(self.policy_name, self.shadows.names, weakref.WeakMethod(self._use_kernels))
 
     def _use_kernels(self, compiled: bool = True) -> None:
-        """Use the policy's compiled kernels. Until they are compiled, their plain forms decide."""
+        """Use the policy's compiled kernels. Until they are compiled, their Python forms decide."""
         with self.deciding:
             self.policy.compiled = self.shadows.compiled = compiled
             # policy.arrive without its argument checks: ids come from our own table.

@@ -1,7 +1,7 @@
-"""Compile the kernels of a live cache in another process, while their plain forms decide.
+"""Compile the kernels of a live cache in another process, while their Python forms decide.
 
 A cache needs the kernels of its policy and a loop for each of its shadows. If all are on disk, they are loaded at once.
-If not, the cache starts with the plain forms (`plain.py`) and a thread does the following:
+If not, the cache starts with the Python forms (`uncompiled.py`) and a thread does the following:
 
     1. start a child process (`compile_kernels.py`) that compiles what is missing and writes it to disk. It has a low
        priority and a session of its own, so Ctrl-C does not reach it. It ends by itself, also without this process
@@ -10,11 +10,11 @@ If not, the cache starts with the plain forms (`plain.py`) and a thread does the
 
 Rejected: compiling in a thread. Numba holds the interpreter's lock for seconds, and the event loop would stand still.
 
-If the child fails, a warning is logged and the plain forms stay until the next start. They decide the same and are only
-slower. Compiling in this process instead could end it: the child may have failed for lack of memory.
+If the child fails, a warning is logged and the Python forms stay until the next start. They decide the same and are
+only slower. Compiling in this process instead could end it: the child may have failed for lack of memory.
 
 A cache that opens with more than MAX_PLAIN_ENTRIES entries waits for its compiled kernels, as does every cache with
-KNAPCACHE_COMPILE=1: plain forms take too long for passes over all entries.
+KNAPCACHE_COMPILE=1: Python forms take too long for passes over all entries.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from knapcache.policy import registry
 log = logging.getLogger("knapcache.cache")
 
 MAX_PLAIN_ENTRIES = 1000
-"""Most entries of a store for which plain forms decide."""
+"""Most entries of a store for which Python forms decide."""
 DELAY = 10.0
 """Seconds until a child begins to compile for a cache that does not wait for it. Without them, the first answer of the
 embedded model took three times as long on a machine with two cores."""
@@ -54,7 +54,7 @@ _waiting: dict[Names, list[Waiting]] = {}
 def prepare(policy: str, shadows: tuple[str, ...], entries: int) -> bool:
     """Load the compiled kernels for a cache with this policy and these shadows, or compile them if they are needed now.
 
-    `entries`: how many the cache's store has. False: the cache is to use plain forms, and to call `start`.
+    `entries`: how many the cache's store has. False: the cache is to use Python forms, and to call `start`.
     """
     if compiles_before_use():
         warm_up(policy, shadows)

@@ -7,8 +7,8 @@ the shadow. "none" pays for every request. A name may give a capacity: "adaptive
 difference to the cache's own cost is what doubling the capacity would save.
 
 Requests are buffered; one compiled loop per shadow runs over BATCH of them, or when `spent` is called. With one call
-per request the two default shadows took a sixth of a hit. While the loops are not compiled (`plain.py`), they run after
-every request: a batch would take half a second, and everything else would wait for it.
+per request the two default shadows took a sixth of a hit. While the loops are not compiled (`uncompiled.py`), they
+run after every request: a batch would take half a second, and everything else would wait for it.
 
 Requests without a key, failed calls and answers that may not be stored cost every policy the same, and are left out.
 When an id is recycled, shadows forget its entry; statistics that they keep by id stay with the id. What expired or was
@@ -30,9 +30,9 @@ import numpy.typing as npt
 
 from knapcache.errors import InvalidInput
 from knapcache.kernel import COMPILED, Records, kernel
-from knapcache.plain import uncompiled
 from knapcache.policy import registry
 from knapcache.policy.base import Policy
+from knapcache.uncompiled import uncompiled
 
 BATCH = 512 if COMPILED else 1
 """Requests of one call of a loop. With KNAPCACHE_COMPILE=0 the loops are never compiled."""

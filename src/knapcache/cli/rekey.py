@@ -12,10 +12,10 @@ from knapcache.cli.inspect import count_of
 from knapcache.errors import InvalidInput
 
 HELP = "encrypt a cache file, change its key, or decrypt it"
-DESCRIPTION = """Write a cache file anew: encrypted with a new key, or plain with --decrypt. A key has 32 bytes, as 64
-hex digits or in base64. A file or variable may hold several keys; the first encrypts, all of them decrypt. No process
-may have the cache open. The old file is replaced when the new one is complete, so an interrupted run loses nothing:
-run it again."""
+DESCRIPTION = """Write a cache file anew: encrypted with a new key, or unencrypted with --decrypt. A key has 32 bytes,
+as 64 hex digits or in base64. A file or variable may hold several keys; the first encrypts, all of them decrypt. No
+process may have the cache open. The old file is replaced when the new one is complete, so an interrupted run loses
+nothing: run it again."""
 
 
 def add(commands: Any) -> None:
@@ -27,7 +27,7 @@ def add(commands: Any) -> None:
         keys = parser.add_mutually_exclusive_group()
         keys.add_argument(f"--{name}-key-file", metavar="FILE", type=Path, help=f"file with {text}")
         keys.add_argument(f"--{name}-key-env", metavar="VAR", help=f"environment variable with {text}")
-    option("--decrypt", action="store_true", help="write a plain file")
+    option("--decrypt", action="store_true", help="write an unencrypted file")
     parser.set_defaults(execute=execute)
 
 
@@ -42,7 +42,7 @@ def execute(args: argparse.Namespace) -> None:
     old_keys = read_keys(args.old_key_env, args.old_key_file)
     new_keys = read_keys(args.new_key_env, args.new_key_file)
     if args.decrypt == bool(new_keys):
-        raise InvalidInput("give --new-key-file or --new-key-env, or --decrypt for a plain file")
+        raise InvalidInput("give --new-key-file or --new-key-env, or --decrypt for an unencrypted file")
     file, given = resolve(args.path, args.secret_file)
     if is_url(file):
         raise InvalidInput("rekey works on files: export and import a cache on Valkey or Redis to change its key")

@@ -41,7 +41,7 @@ import numpy.typing as npt
 from knapcache.errors import CorruptState, InvalidInput
 from knapcache.kernel import Records, inlined, records
 from knapcache.model import Decision
-from knapcache.plain import uncompiled
+from knapcache.uncompiled import uncompiled
 
 HEAD = [
     ("capacity", "i8"),
@@ -141,7 +141,7 @@ class Policy:
     spare: int = 1
     """Rows after those of the ids, for the sentinels of linked lists: one per list, at least one."""
     compiled: bool = True
-    """Whether `arrive`, `settle`, `forget` and `recycle` call compiled kernels, or their plain forms. May be changed
+    """Whether `arrive`, `settle`, `forget` and `recycle` call compiled kernels, or their Python forms. May be changed
     between two calls: both work on the same arrays."""
 
     def __init__(self, capacity: int, ids: int) -> None:

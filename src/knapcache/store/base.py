@@ -133,7 +133,7 @@ class StoreOptions:
     synchronous: str = "normal"
     """"normal", or "full" to lose nothing in a power cut."""
     encryption_keys: tuple[bytes, ...] = ()
-    """Keys of 32 bytes: what the store writes is encrypted with the first, and decrypted with all. Empty: plain."""
+    """Keys of 32 bytes: the store encrypts with the first, and decrypts with all. Empty: it does not encrypt."""
     exclusive: bool = False
     """Whether only this store writes to the path. If so, a file that is damaged beyond recognition is renamed."""
     clock: Clock = wall_clock

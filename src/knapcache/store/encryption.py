@@ -75,18 +75,18 @@ class Encryption:
         return found
 
     def decrypt(self, context: bytes, *parts: bytes) -> list[bytes] | None:
-        """Return the plain parts, or the first of them; None if one was changed or its key is not known."""
+        """Return the decrypted parts, or the first of them; None if one was changed or its key is not known."""
         first = parts[0]
         key = self._keys.get(first[1 : 1 + KEY_ID_BYTES])
         if first[:1] != _VERSION or key is None:
             return None
         cipher = self._cipher(_subkey(key, first[1 + KEY_ID_BYTES : _HEADER_BYTES]))
         try:
-            plain = [cipher.decrypt(_nonce(0), first[_HEADER_BYTES:], context)]
-            plain += [cipher.decrypt(_nonce(k), part, context) for k, part in enumerate(parts[1:], 1)]
+            decrypted = [cipher.decrypt(_nonce(0), first[_HEADER_BYTES:], context)]
+            decrypted += [cipher.decrypt(_nonce(k), part, context) for k, part in enumerate(parts[1:], 1)]
         except _invalid_tag():
             return None
-        return plain
+        return decrypted
 
 
 def checked_keys(value: Any) -> tuple[bytes, ...]:

@@ -112,8 +112,8 @@ class RecordCodec:
     def _reveal(self, version: bytes, content: Any) -> bytes | None:
         if not isinstance(content, bytes):
             return None
-        plain = self._sealer.reveal(_CONTEXT, content[:_SEAL_BYTES], content[_SEAL_BYTES:])
-        return plain[2:] if plain is not None and plain[:2] == version else None
+        decrypted = self._sealer.reveal(_CONTEXT, content[:_SEAL_BYTES], content[_SEAL_BYTES:])
+        return decrypted[2:] if decrypted is not None and decrypted[:2] == version else None
 
 
 def _number(value: Any) -> float:

@@ -340,8 +340,8 @@ class Response:
                     if self._decompressor is None:
                         yield chunk
                     else:
-                        for plain in self._decompressor.feed(chunk):
-                            yield plain
+                        for block in self._decompressor.feed(chunk):
+                            yield block
                 elif self.state is COMPLETE:
                     break
                 else:

@@ -235,7 +235,7 @@ def check_encryption(connection: apsw.Connection, sealer: Sealer, *, write: bool
 
 
 def key_ids_in(connection: apsw.Connection) -> tuple[bytes, ...]:
-    """Return the ids of the keys that the file is encrypted with; none if it is plain."""
+    """Return the ids of the keys that the file is encrypted with; none if it is not encrypted."""
     for seal, value in connection.execute(GET_STATE, (ENCRYPTION_ROW,)).fetchall():
         if isinstance(value, bytes) and seal == Sealer().seal(b"encryption", value):
             return tuple(value[k : k + KEY_ID_BYTES] for k in range(0, len(value), KEY_ID_BYTES))

@@ -95,8 +95,8 @@ class DatabaseReader:
 
     def snapshot(self) -> bytes | None:
         for seal, value in self.connections.rows(GET_STATE, (SNAPSHOT_ROW,), 0) or ():
-            if (plain := self._sealer.reveal(b"snapshot", seal, value)) is not None:
-                return plain
+            if (decrypted := self._sealer.reveal(b"snapshot", seal, value)) is not None:
+                return decrypted
             self._counters["damaged"] += 1
         return None
 

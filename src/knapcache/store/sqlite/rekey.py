@@ -61,7 +61,7 @@ def rekey(
     secret: bytes = b"",
     progress: Progress = lambda _done, _all: None,
 ) -> RekeyResult:
-    """Write the file anew under `new_keys`, of which the first encrypts; without any, as a plain file.
+    """Write the file anew under `new_keys`, of which the first encrypts; without any, as an unencrypted file.
 
     `old_keys`: those that it may be encrypted with now; `new_keys` are tried as well. `secret`: that of the seals.
     StoreError if a key is missing. NotOwner while another process has the file open.

@@ -15,8 +15,8 @@ With encryption (store/encryption.py), a row is stored under another name than i
     key      the name                     tenant, model, request   empty
     meta     Enc(key, tenant, model, meta)        payload   Enc(request, payload), the second part of the same value
 
-The numbers stay plain, because SQL needs them, and are part of the context: changed ones do not decrypt. The seal
-covers the encrypted columns. Its prefix differs, so an encrypted row is never taken for a plain one.
+The numbers stay unencrypted, because SQL needs them, and are part of the context: changed ones do not decrypt. The seal
+covers the encrypted columns. Its prefix differs, so an encrypted row is never taken for an unencrypted one.
 
 A row's id is the first eight bytes of its key. Keys are digests, so ids are evenly distributed: the tree needs no
 second index, and later rows fill the gaps that evictions leave. Two keys with one id (probability 10⁻⁷ at a million
@@ -100,12 +100,12 @@ class Sealer:
             if _body_seal(header, request, payload) != seal[16:]:
                 return None
             if self.encryption is not None:
-                plain = self.encryption.decrypt(_context(key, size, cost, seconds, created, expires), meta, payload)
-                if plain is None:
+                decrypted = self.encryption.decrypt(_context(key, size, cost, seconds, created, expires), meta, payload)
+                if decrypted is None:
                     return None
-                key, tenant, model, meta = _split_names(plain[0])
-                end = _LENGTH.size + _LENGTH.unpack_from(plain[1])[0]
-                request, payload = plain[1][_LENGTH.size : end], plain[1][end:]
+                key, tenant, model, meta = _split_names(decrypted[0])
+                end = _LENGTH.size + _LENGTH.unpack_from(decrypted[1])[0]
+                request, payload = decrypted[1][_LENGTH.size : end], decrypted[1][end:]
             return Entry(
                 key, tenant.decode(), model.decode(), size, cost, seconds, created, expires,
                 MappingProxyType(orjson.loads(meta)), request, payload,
@@ -121,10 +121,10 @@ class Sealer:
             if hashlib.sha256(header).digest()[:16] != seal[:16] or row_id(key) != number:
                 return None
             if self.encryption is not None:
-                plain = self.encryption.decrypt(_context(key, size, cost, seconds, created, expires), meta)
-                if plain is None:
+                decrypted = self.encryption.decrypt(_context(key, size, cost, seconds, created, expires), meta)
+                if decrypted is None:
                     return None
-                key, tenant, model, meta = _split_names(plain[0])
+                key, tenant, model, meta = _split_names(decrypted[0])
             return EntryInfo(
                 key, tenant.decode(), model.decode(), size, cost, seconds, created, expires,
                 MappingProxyType(orjson.loads(meta)),
@@ -148,8 +148,8 @@ class Sealer:
             return None
         if self.encryption is None:
             return value
-        plain = self.encryption.decrypt(b"value" + name, value)
-        return None if plain is None else plain[0]
+        decrypted = self.encryption.decrypt(b"value" + name, value)
+        return None if decrypted is None else decrypted[0]
 
     def _header(
         self,
@@ -174,12 +174,12 @@ def _context(name: bytes, size: int, cost: float, seconds: float, created: float
     return _CONTEXT.pack(b"entry", name, size, cost, seconds, created, _NEVER if expires is None else expires)
 
 
-def _split_names(plain: bytes) -> tuple[bytes, bytes, bytes, bytes]:
+def _split_names(names: bytes) -> tuple[bytes, bytes, bytes, bytes]:
     """Return key, tenant, model and meta."""
-    tenant_bytes, model_bytes = _NAMES.unpack_from(plain, KEY_BYTES)
+    tenant_bytes, model_bytes = _NAMES.unpack_from(names, KEY_BYTES)
     start = KEY_BYTES + _NAMES.size
     end = start + tenant_bytes
-    return plain[:KEY_BYTES], plain[start:end], plain[end : end + model_bytes], plain[end + model_bytes :]
+    return names[:KEY_BYTES], names[start:end], names[end : end + model_bytes], names[end + model_bytes :]
 
 
 def _body_seal(header: bytes, request: bytes, payload: bytes) -> bytes:

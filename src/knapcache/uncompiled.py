@@ -4,8 +4,8 @@ A live cache decides with them until its kernels are compiled. Both forms work o
 results to the bit, so a cache can change from one to the other between two calls. A test changes at random moments,
 with every policy (tests/policy/test_plain_kernels.py).
 
-The plain form of a kernel is a copy of its Python function. The names of other kernels, in its module and in its
-closure, stand for the plain forms of those kernels.
+The Python form of a kernel is a copy of its Python function. The names of other kernels, in its module and in its
+closure, stand for the Python forms of those kernels.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from knapcache.kernel import Records, borrowed, prefetch
 _functions: dict[Any, Callable[..., Any]] = {}
 """Plain forms by kernel."""
 _namespaces: dict[int, dict[str, Any]] = {}
-"""Copies of modules' namespaces with plain forms instead of kernels, by the id of the namespace."""
+"""Copies of modules' namespaces with Python forms instead of kernels, by the id of the namespace."""
 
 
 @functools.cache
 def uncompiled(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that takes the arguments of a kernel and calls its plain form."""
+    """Return a function that takes the arguments of a kernel and calls its Python form."""
     function = plain_form(kernel)
 
     def call(*arguments: Any) -> Any:
@@ -39,7 +39,7 @@ def uncompiled(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def plain_form(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the plain form of a kernel; a function that is not a kernel is returned unchanged."""
+    """Return the Python form of a kernel; a function that is not a kernel is returned unchanged."""
     source = getattr(kernel, "py_func", None)
     if source is None:
         return kernel

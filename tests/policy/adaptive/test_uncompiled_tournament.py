@@ -1,4 +1,4 @@
-"""The plain form of `adaptive` agrees with its compiled form in states that short runs do not reach."""
+"""The Python form of `adaptive` agrees with its compiled form in states that short runs do not reach."""
 
 from __future__ import annotations
 
