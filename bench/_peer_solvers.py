@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from ortools.algorithms.python import knapsack_solver
 from scipy.optimize import Bounds, LinearConstraint, milp
+from tests.support.textbook import textbook
 
 from knapcache.oracle.problem import Floats, Ints
-from knapcache.oracle.textbook import textbook
 
 PeerResult = tuple[float, float | None, str]
 VALUE_UNITS = 2**40

@@ -14,9 +14,9 @@ from knapcache.estimate.statistics import Confidence
 from knapcache.lab.replay import replay
 from knapcache.lab.synthetic import Workload
 from knapcache.lab.trace import Trace
-from knapcache.oracle.textbook import textbook
 from knapcache.policy.vsocb.policy import VSOCB
 from knapcache_experiments.as_printed import REPAIRS, AsPrinted
+from tests.support.textbook import textbook
 
 QUERIES, ROUNDS, CAPACITY = 30, 700, 40
 ALL = frozenset(REPAIRS)

@@ -17,9 +17,9 @@ from knapcache.oracle.exact import FrozenItems, SearchOptions, Workspace, select
 from knapcache.oracle.groups import drop_chain_ends
 from knapcache.oracle.price import break_items, compute_densities
 from knapcache.oracle.sums import accurate_sum, argsort, merge_argsort, radix_argsort
-from knapcache.oracle.textbook import textbook
 from knapcache.testing.knapsacks import CACHE_MODES, CLASSIC, KnapsackInstance, cache_like, classic
 from tests.support.knapsack_solvers import brute_force, check, exact_sum
+from tests.support.textbook import textbook
 
 
 def solved_exactly(instance: KnapsackInstance) -> None:
@@ -157,7 +157,7 @@ import numpy as np
 from knapcache import kernel
 assert not kernel.COMPILED
 from knapcache.oracle import exact, core, solve
-from knapcache.oracle.textbook import textbook
+from tests.support.textbook import textbook
 from knapcache.testing.knapsacks import CLASSIC, classic
 rng = np.random.default_rng(5)
 rounds = 0

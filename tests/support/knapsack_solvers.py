@@ -10,8 +10,8 @@ from ortools.algorithms.python import knapsack_solver
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from knapcache.model import Selection
-from knapcache.oracle.textbook import textbook
 from knapcache.testing.knapsacks import KnapsackInstance
+from tests.support.textbook import textbook
 
 
 def exact_sum(values: Any, chosen: Any) -> Fraction:

@@ -6,6 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from knapcache.keys.cache_marks import MARK_FIELDS, edit_marks
 from knapcache.model import Endpoint
 
 MARKS = ("cache_control", "prompt_cache_breakpoint")
@@ -156,3 +157,9 @@ def marked_blocks(shape: str, body: dict[str, Any]) -> dict[int, Any]:
     field = "cache_control" if shape == Endpoint.MESSAGES else "prompt_cache_breakpoint"
     blocks = enumerate(blocks_of(shape, body))
     return {index: block[field] for index, block in blocks if isinstance(block, dict) and field in block}
+
+
+def without_marks(shape: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Return a body without marks and `prompt_cache_options`. Blocks that were strings stay blocks."""
+    body = edit_marks(shape, body, MARK_FIELDS[shape])
+    return {name: value for name, value in body.items() if name not in ("cache_control", "prompt_cache_options")}

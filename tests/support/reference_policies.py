@@ -10,7 +10,7 @@ import math
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
 
-from knapcache.oracle.textbook import textbook
+from tests.support.textbook import textbook
 
 Request = tuple[int, int, float]
 

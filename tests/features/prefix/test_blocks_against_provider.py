@@ -10,10 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from knapcache.features.prefix.blocks import read_blocks
-from knapcache.features.prefix.marks import with_marks, with_ttl, without_marks
+from knapcache.features.prefix.marks import with_marks, with_ttl
 from knapcache.keys.parse import parse_body
 from knapcache.model import Endpoint
 from knapcache.testing.prefix_provider.prompt import PromptBlock, anthropic_prompt, openai_prompt
+from tests.support.marked_bodies import without_marks
 
 Body = dict[str, Any]
 WORDS = st.sampled_from(["", "a", "b", "a longer text", "ümläute"])

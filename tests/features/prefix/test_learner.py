@@ -109,10 +109,10 @@ def test_long_gaps_are_worth_long_marks_and_single_requests_none() -> None:
 def test_a_provider_that_does_not_honour_upgrades_is_found_out() -> None:
     requests = conversations(40, 30, lambda rng: rng.choice([20.0, 20.0, 20.0, 900.0]))
     honoured = [learner for learner, _ in replay(requests)][-1]
-    assert honoured.counts_on_upgrades
+    assert honoured._cache.upgrades
     assert honoured.upgrades_missed == 0 < honoured.upgrades_seen
     refused = [learner for learner, _ in replay(requests, upgrades=False)][-1]
-    assert not refused.counts_on_upgrades
+    assert not refused._cache.upgrades
     assert refused.upgrades_missed >= MIN_FAILURES
     assert refused.leader == "system2-1h"
     assert ratio(requests, upgrades=False) < 0.8 * fixed_ratio(requests, "system2-5m")

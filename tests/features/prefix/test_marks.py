@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from knapcache.errors import Uncacheable
 from knapcache.features.prefix.blocks import BodyBlocks, read_blocks
-from knapcache.features.prefix.marks import has_marks, with_cache_key, with_marks, with_ttl, without_marks
+from knapcache.features.prefix.marks import with_cache_key, with_marks, with_ttl
 from knapcache.features.prefix.shapes import LONG_TTL, OPENAI_TTL, SHORT_TTL
 from knapcache.keys import Keyer
 from knapcache.keys.parse import parse_body
 from knapcache.model import Endpoint
-from tests.support.marked_bodies import BODIES, blocks_of, json_values, marked_blocks, normal
+from tests.support.marked_bodies import BODIES, blocks_of, json_values, marked_blocks, normal, without_marks
 
 KEYER = Keyer(b"0123456789abcdef")
 OPENAI = (Endpoint.CHAT, Endpoint.RESPONSES)
@@ -70,8 +70,6 @@ def test_marks_are_placed_and_nothing_else_changes(shape: str) -> None:
         assert read_again == plain._replace(marks=tuple(marks), managed=bool(marks) or shape in OPENAI)
         assert len(plain.ids) == len(plain.sizes) == len(plain.markable) == len(blocks_of(shape, body))
         assert read(shape, normal(shape, body)).ids == plain.ids
-        assert not has_marks(shape, body)
-        assert has_marks(shape, found) == read_again.managed
 
         assert KEYER.read(shape, found).keys == KEYER.read(shape, without_marks(shape, found)).keys
         assert KEYER.read(shape, normal(shape, found)).keys == KEYER.read(shape, normal(shape, body)).keys
@@ -122,7 +120,6 @@ def test_odd_bodies_are_read_or_refused(shape: str) -> None:
                 break
             owner = owner[step]
         found = read_blocks(shape, body, "model")
-        has_marks(shape, body)
         with contextlib.suppress(Uncacheable):
             assert KEYER.read(shape, body).keys
         assert found is None or all(block in range(len(found.ids)) for block, _ in found.marks)
@@ -210,18 +207,14 @@ def test_an_automatic_mark_and_marks_in_results_get_another_ttl() -> None:
     assert found["messages"][0]["content"][1] == body["messages"][0]["content"][1]  # type: ignore[index]
     assert read(Endpoint.MESSAGES, body).marks == ((0, SHORT_TTL), (1, SHORT_TTL))
     assert read(Endpoint.MESSAGES, found).marks == ((0, LONG_TTL), (1, LONG_TTL))
-    assert has_marks(Endpoint.MESSAGES, body)
-    assert not has_marks(Endpoint.MESSAGES, without_marks(Endpoint.MESSAGES, body))
+    assert not read(Endpoint.MESSAGES, without_marks(Endpoint.MESSAGES, body)).managed
 
 
 def test_null_is_no_mark_and_options_of_the_caller_are_control() -> None:
     null = {"messages": [{"role": "user", "content": [{"type": "text", "text": "b", "cache_control": None}]}]}
-    assert not has_marks(Endpoint.MESSAGES, null)
     assert not read(Endpoint.MESSAGES, null).managed
     options = {"messages": [], "prompt_cache_options": {"mode": "explicit"}}
-    assert has_marks(Endpoint.CHAT, options)
     assert read(Endpoint.CHAT, options).managed
-    assert not has_marks(Endpoint.EMBEDDINGS, {"input": "a"})
 
 
 def test_a_mark_without_a_block_is_none() -> None:
@@ -258,7 +251,6 @@ def test_marks_for_anthropic_in_openai_format_are_the_callers(body: dict[str, An
     found = read(Endpoint.CHAT, body)
     assert found.managed
     assert [block for block, _ in found.marks] == [0]
-    assert has_marks(Endpoint.CHAT, body)
     assert read(Endpoint.CHAT, without_marks(Endpoint.CHAT, body)).ids == found.ids
 
 

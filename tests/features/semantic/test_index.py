@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from knapcache.errors import InvalidInput
 from knapcache.features.semantic import index as index_module
-from knapcache.features.semantic.index import FrameIndexes, GraphFrame, pack_vector, unpack_vector
+from knapcache.features.semantic.index import FrameIndexes, GraphFrame, pack_vector
 
 DIMENSIONS = 384
 
@@ -34,6 +34,12 @@ def small_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
 def fill(index: FrameIndexes, vectors: NDArray[np.float32], frame: bytes = b"frame") -> None:
     for number, vector in enumerate(vectors):
         index.add(frame, b"%d" % number, vector)
+
+
+def unpack_vector(packed: bytes) -> NDArray[np.float32]:
+    """Return the vector of `pack_vector`, at length 1."""
+    vector = np.frombuffer(packed, np.int8).astype(np.float32)
+    return vector / max(float(np.linalg.norm(vector)), 1e-9)
 
 
 def test_packed_vectors_keep_cosines_within_three_thousandths() -> None:

@@ -14,7 +14,8 @@ import pytest
 from knapcache.errors import InvalidInput
 from knapcache.model import Endpoint
 from knapcache.proxy.settings import Settings, UpstreamSettings
-from knapcache.proxy.upstream.group import Balance, GroupMember, Member, UpstreamGroup, route_groups
+from knapcache.proxy.settings.routes import RouteUpstreamSettings
+from knapcache.proxy.upstream.group import Balance, GroupMember, UpstreamGroup, route_groups
 from knapcache.proxy.upstream.health import MAX_FAILURES
 from knapcache.proxy.upstream.upstream import Upstream
 from knapcache.proxy.upstream.upstreams import Upstreams
@@ -119,15 +120,19 @@ def test_the_model_of_a_fallback_and_the_part_of_the_key() -> None:
     assert fixed.context == {"upstream": "https://a.test/v1", "model": "large-2"}
 
 
+def named(name: str, weight: float = 1.0, model: str | None = None) -> RouteUpstreamSettings:
+    return RouteUpstreamSettings(name=name, weight=weight, model=model)
+
+
 def test_a_group_from_names() -> None:
     known = [upstream("a"), upstream("b"), upstream("c")]
-    group = UpstreamGroup.from_names(known, [Member("c"), Member("a", 2.0, "small")], balance="weights")
+    group = UpstreamGroup.from_names(known, [named("c"), named("a", 2.0, "small")], balance="weights")
     assert [(member.upstream.name, member.weight, member.model) for member in group.members] == [
         ("c", 1.0, None),
         ("a", 2.0, "small"),
     ]
     with pytest.raises(InvalidInput, match="no upstream is named 'd'; there are a, b, c"):
-        UpstreamGroup.from_names(known, [Member("a"), Member("d")])
+        UpstreamGroup.from_names(known, [named("a"), named("d")])
 
 
 CALLER: dict[str, Any] = {"headers": {}}
@@ -170,9 +175,9 @@ def test_values_that_are_not_allowed() -> None:
     with pytest.raises(InvalidInput, match="model of a must have 1 to 256 printable ASCII characters"):
         GroupMember(upstream("a"), model="a\r\nb: c")
     claude = upstream("a", kind="anthropic")
-    UpstreamGroup.from_names([claude], [Member("a")], endpoints=[Endpoint.MESSAGES])
+    UpstreamGroup.from_names([claude], [named("a")], endpoints=[Endpoint.MESSAGES])
     with pytest.raises(InvalidInput, match="kind anthropic: it answers messages, and not chat/completions"):
-        UpstreamGroup.from_names([claude], [Member("a")], endpoints=[Endpoint.MESSAGES, Endpoint.CHAT])
+        UpstreamGroup.from_names([claude], [named("a")], endpoints=[Endpoint.MESSAGES, Endpoint.CHAT])
 
 
 def test_the_recipes_of_the_guide_are_valid(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,11 +67,6 @@ class PrefixLearner:
         """The rule that leads."""
         return self._tournament.leader
 
-    @property
-    def counts_on_upgrades(self) -> bool:
-        """Whether upgrades are taken to be honoured."""
-        return self._cache.upgrades
-
     def place(self, request: PrefixRequest) -> Placement:
         """Choose the marks of a request."""
         continues = self._conversations.find(request)

@@ -15,14 +15,11 @@ from typing import Any
 
 from knapcache.features.prefix.shapes import LONG_TTL, SHAPES, SHORT_TTL, TOOL_OUTPUTS
 from knapcache.keys.cache_marks import MARK_FIELDS, edit_marks
-from knapcache.keys.canonical import may_have_marks
 from knapcache.model import Endpoint
 
 MAX_MARKS = 4
 """Marks in one request, by the rules of Anthropic and OpenAI."""
 OPENAI = frozenset({Endpoint.CHAT, Endpoint.RESPONSES})
-TOP_FIELDS = ("cache_control", "prompt_cache_options")
-"""Fields at the top of a body that place marks."""
 
 Path = tuple[str | int, ...]
 
@@ -168,24 +165,6 @@ def marked(value: Any, shape: str, path: Path, ttl: float) -> Any:
 def cache_control(ttl: float) -> dict[str, str]:
     """Return the value of `cache_control`."""
     return {"type": "ephemeral", "ttl": "1h"} if ttl == LONG_TTL else {"type": "ephemeral"}
-
-
-def has_marks(shape: str, body: dict[str, Any]) -> bool:
-    """Return whether the caller controls the provider's cache: by marks, or by `prompt_cache_options`."""
-    if shape not in SHAPES:
-        return False
-    if any(body.get(name) is not None for name in TOP_FIELDS):
-        return True
-    found: list[Any] = []
-    if may_have_marks(shape, body, MARK_FIELDS[shape]):
-        edit_marks(shape, body, MARK_FIELDS[shape], lambda mark: found.append(mark) or mark)  # type: ignore[func-returns-value]
-    return any(mark is not None for mark in found)
-
-
-def without_marks(shape: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Return a body without marks and `prompt_cache_options`. Blocks that were strings stay blocks."""
-    body = edit_marks(shape, body, MARK_FIELDS[shape])
-    return {name: value for name, value in body.items() if name not in TOP_FIELDS}
 
 
 def with_ttl(shape: str, body: dict[str, Any], ttl: float) -> dict[str, Any]:

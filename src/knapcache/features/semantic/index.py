@@ -47,12 +47,6 @@ def pack_vector(vector: NDArray[np.float32]) -> bytes:
     return np.rint(scaled).astype(np.int8).tobytes()
 
 
-def unpack_vector(packed: bytes) -> NDArray[np.float32]:
-    """Return the vector of `pack_vector`, at length 1."""
-    vector = np.frombuffer(packed, np.int8).astype(np.float32)
-    return vector / max(float(np.linalg.norm(vector)), 1e-9)
-
-
 class _Found(NamedTuple):
     labels: NDArray[np.uint64]
     cosines: NDArray[np.float32]

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from knapcache.errors import InvalidInput
 from knapcache.model import Endpoint
@@ -27,34 +27,10 @@ from knapcache.proxy.settings.routes import MODEL_NAME, check_members
 from knapcache.proxy.upstream.upstream import Upstream
 
 if TYPE_CHECKING:
-    from knapcache.proxy.settings.routes import RouteSettings
+    from knapcache.proxy.settings.routes import RouteSettings, RouteUpstreamSettings
 
 Balance = Literal["order", "weights", "least-busy"]
 BALANCES: tuple[Balance, ...] = ("order", "weights", "least-busy")
-
-
-class MemberOptions(Protocol):
-    """The settings of a member."""
-
-    @property
-    def name(self) -> str:
-        """Name of the upstream."""
-
-    @property
-    def weight(self) -> float:
-        """Its share of the requests, relative to those of the others."""
-
-    @property
-    def model(self) -> str | None:
-        """The model that it is asked for; None: the caller's."""
-
-
-class Member(NamedTuple):
-    """The settings of a member, for callers without RouteUpstreamSettings."""
-
-    name: str
-    weight: float = 1.0
-    model: str | None = None
 
 
 class GroupMember:
@@ -106,7 +82,7 @@ class UpstreamGroup:
     def from_names(
         cls,
         upstreams: Iterable[Upstream],
-        members: Sequence[MemberOptions],
+        members: Sequence[RouteUpstreamSettings],
         *,
         balance: Balance = "order",
         fallback_cache: bool = False,
