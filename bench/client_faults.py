@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import logging
 import platform
 import sys
@@ -23,6 +22,8 @@ import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
+
+from _results import write_result
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the servers of the tests
 
@@ -88,13 +89,12 @@ def main() -> int:
         [{"client": c.name, "version": c.version(), "passed": passed[c.name], "of": len(rows)} for c in clients]
     )
     if args.out:
-        args.out.mkdir(parents=True, exist_ok=True)
         record: dict[str, Any] = {
             "name": "client_faults", "python": platform.python_version(), "machine": platform.machine(),
             "clients": {c.name: {"version": c.version(), "passed": passed[c.name], "of": len(rows)} for c in clients},
             "rows": rows,
         }  # fmt: skip
-        (args.out / "client_faults.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        write_result(args.out / "client_faults.json", record)
     return int(passed.get(OwnClient.name, len(rows)) != len(rows))
 
 

@@ -34,6 +34,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from _results import write_result
 from _targets import Row
 from policies import parse_names
 
@@ -70,8 +71,7 @@ def run(args: argparse.Namespace) -> None:
             "machine": platform.machine(),
             "live": live,
         }
-        args.out.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        write_result(file, record)
 
 
 def main() -> None:

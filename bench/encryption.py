@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import os
 import platform
 import tempfile
@@ -24,6 +23,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from _results import write_result
 
 from knapcache import Cache, Reply
 from knapcache.cli.output import print_table
@@ -114,14 +115,13 @@ def main() -> None:
         rows = measure(Path(folder), 3 if args.quick else 30)
     print_table(rows, title="CPU time of the caller's thread, µs")
     if args.out:
-        args.out.mkdir(parents=True, exist_ok=True)
         record = {
             "name": "encryption",
             "python": platform.python_version(),
             "machine": platform.machine(),
             "rows": rows,
         }
-        (args.out / "encryption.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        write_result(args.out / "encryption.json", record)
 
 
 if __name__ == "__main__":

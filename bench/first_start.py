@@ -37,6 +37,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from _results import write_result
+
 from knapcache.policy.adaptive.policy import Adaptive
 from knapcache.policy.adaptive.tournament import SLOTS
 
@@ -219,8 +221,7 @@ def main() -> None:
         print(f"{name:28}{value}")
     print(f"load average {load}, {os.cpu_count()} cores")
     if out:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "first_start.json").write_text(json.dumps({**found, "machine": machine}, indent=2) + "\n")
+        write_result(out / "first_start.json", {**found, "machine": machine})
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from _results import write_result
 from _targets import Row
 
 from knapcache.cli.output import print_table
@@ -128,9 +129,8 @@ def main() -> None:
         for what in ("cost_ratio", "miss_ratio"):
             print_table(table(rows, name, what), title=f"{name}: {what.replace('_', ' ')} by capacity")
     if args.out:
-        args.out.mkdir(parents=True, exist_ok=True)
         record = {"python": platform.python_version(), "requests": {SYNTHETIC: REQUESTS}, "rows": rows}
-        (args.out / "learned.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        write_result(args.out / "learned.json", record)
 
 
 if __name__ == "__main__":

@@ -43,6 +43,7 @@ from typing import Any
 
 import numpy as np
 from _peer_caches import CHAT, BenchRequest, installed_peers, knapcache_adapter, make_request
+from _results import write_result
 from _targets import Row, target
 
 from knapcache import Cache, Reply
@@ -277,13 +278,12 @@ def main() -> None:
     print(", ".join(f"{name} {value:,}" for name, value in memory["stats"].items()))
     print_table(targets, title="targets")
     if args.out:
-        args.out.mkdir(parents=True, exist_ok=True)
         record = {
             "name": "library", "python": platform.python_version(), "machine": platform.machine(), "targets": targets,
             "rows": rows, "not_installed": missing, "key_us": key, "sizes": sizes, "disk": disk, "settle": settled,
             "memory": memory,
         }  # fmt: skip
-        (args.out / "library.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        write_result(args.out / "library.json", record)
         draw(rows, memory["curve"], args.out / "library.png")
 
 

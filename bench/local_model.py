@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import platform
 import time
 from pathlib import Path
@@ -35,6 +34,7 @@ from statistics import median
 from typing import Any
 
 import httpx
+from _results import write_result
 
 from knapcache.cli.output import print_table
 from knapcache.proxy.upstream.embedded_model import REQUEST_HEADERS, EmbeddedModel
@@ -133,9 +133,8 @@ async def measure_alternating(prompt_cache: int, words: int, rounds: int) -> dic
 
 def write(folder: Path | None, name: str, found: dict[str, Any]) -> None:
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
         record = {"name": name, "python": platform.python_version(), "machine": platform.machine(), **found}
-        (folder / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        write_result(folder / f"{name}.json", record)
 
 
 def main() -> None:

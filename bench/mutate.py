@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import multiprocessing
 import os
 import re
@@ -31,6 +30,8 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
+from _results import write_result
 
 from knapcache.cli.output import print_table
 
@@ -139,8 +140,7 @@ def main() -> int:
     if options.out:
         survivors = [mutant for mutant in mutants if mutant["state"] == "survived"]
         record = {"sample": len(mutants), "seed": options.seed, "areas": rows, "survivors": survivors}
-        options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / "mutation.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        write_result(options.out / "mutation.json", record)
     return int(rows[-1]["share"] < TARGET)
 
 

@@ -10,7 +10,6 @@ Other solvers get LIMIT seconds each. Prints tables; writes oracle.json and orac
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from typing import Any
 
 import numpy as np
 from _peer_solvers import PEERS
+from _results import write_result
 from _targets import Row, target
 
 from knapcache.cli.output import print_table
@@ -279,13 +279,12 @@ def main() -> None:
     print_table(hard, title=f"hard classes, work limit of {HARD_WORK:,} states")
     print_table(targets, title="targets")
     if args.out:
-        args.out.mkdir(parents=True, exist_ok=True)
         record = {
             "name": "oracle", "python": platform.python_version(), "numpy": np.__version__,
             "machine": platform.machine(), "limit_seconds": LIMIT, "targets": targets, "summary": table, "hard": hard,
             "rows": rows,
         }  # fmt: skip
-        (args.out / "oracle.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        write_result(args.out / "oracle.json", record)
         draw(rows, args.out / "oracle.png")
 
 

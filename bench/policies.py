@@ -32,6 +32,7 @@ from typing import Any
 import _mixture
 import _worlds
 import numpy as np
+from _results import write_result
 from _targets import Row, target
 
 from knapcache.cli.output import print_table
@@ -277,8 +278,7 @@ def run(args: argparse.Namespace) -> None:
     }  # fmt: skip
     print_tables(ratios, record)
     if args.out:
-        args.out.mkdir(parents=True, exist_ok=True)
-        (args.out / "policies.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        write_result(args.out / "policies.json", record)
         if ratios:
             draw(ratios, args.subject, args.out / "policies.png")
         if worlds:

@@ -32,6 +32,7 @@ from typing import Any
 
 import _prefix_traffic
 import orjson
+from _results import write_result
 from _targets import Row, target
 
 from knapcache.cli.output import print_table
@@ -256,8 +257,7 @@ def run(args: argparse.Namespace) -> None:
     print_table(times, title="time of a request")
     print_table([row | {"met": "yes" if row["met"] else "no"} for row in targets], title="targets")
     if args.out:
-        args.out.mkdir(parents=True, exist_ok=True)
-        (args.out / "prefix.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        write_result(args.out / "prefix.json", record)
         draw(cells, args.out / "prefix.png")
 
 

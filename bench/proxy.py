@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from _results import write_result
 from _server_processes import (
     HERE,
     KEY,
@@ -307,12 +308,11 @@ def main() -> None:
     print_table(misses, title=f"misses, with an upstream that takes {UPSTREAM_DELAY * 1e3:g} ms")
     print_table(targets, title="targets")
     if args.out:
-        args.out.mkdir(parents=True, exist_ok=True)
         record = {
             "name": "proxy", "python": platform.python_version(), "machine": platform.machine(), "cpus": os.cpu_count(),
             "targets": targets, "rows": hits, "not_started": not_started, "misses": misses,
         }  # fmt: skip
-        (args.out / "proxy.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        write_result(args.out / "proxy.json", record)
         if hits and misses:
             draw(hits, misses, args.out / "proxy.png")
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import csv
 import gzip
-import json
 import platform
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from unittest import mock
 
 import numpy as np
 import polars
+from _results import write_result
 
 from knapcache.cli.output import print_table
 from knapcache.lab.traces import read_trace
@@ -105,9 +105,8 @@ def main() -> None:
     ]
     print_table(rows, title=f"{REQUESTS:,} requests")
     if args.out:
-        args.out.mkdir(parents=True, exist_ok=True)
         record = {"name": "readers", "python": platform.python_version(), "machine": platform.machine(), "rows": rows}
-        (args.out / "readers.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        write_result(args.out / "readers.json", record)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from _results import write_result
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # for the scenarios of the tests
 
@@ -160,13 +162,12 @@ def main() -> int:
 
 def write(folder: Path, results: list[dict[str, Any]], scale: float) -> None:
     """Write reliability.json."""
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / "reliability.json"
     record = {
         "name": "reliability", "python": platform.python_version(), "machine": platform.machine(), "scale": scale,
         "rows": merged(results, path, scale),
     }  # fmt: skip
-    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    write_result(path, record)
 
 
 if __name__ == "__main__":

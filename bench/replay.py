@@ -30,6 +30,7 @@ from pathlib import Path
 
 import numpy as np
 from _libcachesim import NAMES, fastest
+from _results import write_result
 from _targets import Row, target
 
 from knapcache.cli.output import print_table
@@ -307,12 +308,11 @@ def main() -> None:
     print_table(setting, title="20,000 rounds, 100 queries, capacity 60")
     print_table(targets, title="targets")
     if args.out:
-        args.out.mkdir(parents=True, exist_ok=True)
         record = {
             "name": "replay", "python": platform.python_version(), "machine": platform.machine(), "targets": targets,
             "rows": rows, "decisions": by_keys, "paper": setting,
         }  # fmt: skip
-        (args.out / "replay.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        write_result(args.out / "replay.json", record)
         draw(rows, by_keys, args.out / "replay.png")
 
 

@@ -43,6 +43,7 @@ import _semantic_money
 import _semantic_peers
 import _semantic_questions
 import numpy as np
+from _results import write_result
 from _semantic_plot import TIER, draw
 from _targets import Row, target
 
@@ -349,8 +350,7 @@ def run(args: argparse.Namespace) -> None:
     record["targets"] = check_targets(record)
     print_table([row | {"met": "yes" if row["met"] else "no"} for row in record["targets"]], title="targets")
     if args.out:
-        args.out.mkdir(parents=True, exist_ok=True)
-        (args.out / "semantic.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        write_result(args.out / "semantic.json", record)
         if record.get("serve"):
             draw(record["serve"], args.out / "semantic.png")
 

@@ -13,7 +13,6 @@ Prints a table; writes semantic_judge.json to DIR.
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import time
 from collections import Counter
@@ -22,6 +21,7 @@ from typing import Any
 
 import numpy as np
 from _answer_pairs import build_pairs
+from _results import write_result
 from numpy.typing import NDArray
 
 from knapcache.cli.output import print_table
@@ -126,8 +126,7 @@ def main() -> None:
         f"at most {record['accepted_wrongly_limit']:.2%}"
     )
     if arguments.out:
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        (arguments.out / "semantic_judge.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        write_result(arguments.out / "semantic_judge.json", record)
 
 
 if __name__ == "__main__":

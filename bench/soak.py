@@ -40,6 +40,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from _results import write_result
 from _server_processes import HERE, KEY, LOAD_CORE, UPSTREAM_CORE, ServerProcess, baseline_server, knapcache, pin_to
 from _targets import Row, target
 
@@ -229,7 +230,6 @@ def main() -> None:
         print(error)
     print_table(targets, title="targets")
     if args.out:
-        args.out.mkdir(parents=True, exist_ok=True)
         record = {
             "name": "soak", "python": platform.python_version(), "machine": platform.machine(), "minutes": args.minutes,
             "clients": args.clients, "targets": targets, "answered": counts["answered"], "hits": counts["hits"],
@@ -239,7 +239,7 @@ def main() -> None:
             "stalls": counts["stalls"],
             "prompts": args.prompts, "capacity": CAPACITY, "curve": curve,
         }  # fmt: skip
-        (args.out / "soak.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        write_result(args.out / "soak.json", record)
         draw(curve, args.out / "soak.png")
     sys.exit(not all(row["met"] for row in targets))
 

@@ -31,6 +31,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from _results import write_result
+
 from knapcache.cli.output import print_table
 from knapcache.model import Endpoint
 from knapcache.store.base import Entry
@@ -234,14 +236,13 @@ def main() -> None:
     for title, rows in tables.items():
         print_table(rows, title)
     if options.out:
-        options.out.mkdir(parents=True, exist_ok=True)
         machine = {
             "python": platform.python_version(),
             "zlib": zlib.ZLIB_RUNTIME_VERSION,
             "machine": platform.machine(),
         }
         found = {"machine": machine, **tables}
-        (options.out / "streams.json").write_text(json.dumps(found, indent=1) + "\n")
+        write_result(options.out / "streams.json", found)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import platform
 import sys
 import time
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _results import write_result
 from _targets import Row, target
 
 from knapcache.cli.output import print_table
@@ -107,9 +107,8 @@ def main() -> int:
     print_table(rows, title=f"{requests:,} requests after one for each key, one thread")
     print_table(targets, title="targets")
     if args.out:
-        args.out.mkdir(parents=True, exist_ok=True)
         result = {"machine": platform.machine(), "requests": requests, "rows": rows, "targets": targets}
-        (args.out / "vsocb.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        write_result(args.out / "vsocb.json", result)
     return 0 if all(row["met"] for row in targets) else 1
 
 

@@ -58,7 +58,8 @@ def test_mutants_are_noticed_survive_or_time_out(tmp_path: Path) -> None:
     for name, text in {**files, "bench/mutate.toml": CONFIG}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    shutil.copy(ROOT / "bench" / "mutate.py", tmp_path / "bench")
+    for name in ("mutate.py", "_results.py"):
+        shutil.copy(ROOT / "bench" / name, tmp_path / "bench")
     command = [sys.executable, "bench/mutate.py", "--sample", "100", "--out", "out"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)

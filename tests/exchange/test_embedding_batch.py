@@ -7,15 +7,18 @@ import json
 import httpx
 import pytest
 
-from knapcache import Answer
+from knapcache import Answer, Cache
+from knapcache.cache.cache import internal_of
 from knapcache.cache.values import Lookup
 from knapcache.errors import Incomplete
 from knapcache.exchange import embedding_batch
 from knapcache.exchange.embedding_batch import EmbeddingBatch, read_answer
 from knapcache.exchange.exchange import Exchange, exchange_of
+from knapcache.exchange.fetcher import ITEMS_AT_ONCE, Fetcher
 from knapcache.keys.parse import SHORT
 from knapcache.model import Endpoint
 from knapcache.wire import FORMATS
+from tests.exchange.conftest import JSON, Provider, ScriptedResponse
 
 VECTOR = b"[" + b"0.5," * 10_000 + b"0.5]"
 
@@ -56,3 +59,21 @@ def test_too_many_bytes_between_two_strings_are_not_read(monkeypatch: pytest.Mon
     monkeypatch.setattr(embedding_batch, "MAX_VECTOR", between - 1)
     with pytest.raises(Incomplete, match="between two strings"):
         read_answer(content)
+
+
+@pytest.mark.parametrize("pauses", [True, False])
+async def test_other_requests_run_between_many_items(pauses: bool) -> None:
+    data = [{"object": "embedding", "index": k, "embedding": [0.5]} for k in range(ITEMS_AT_ONCE)]
+    answer = {"object": "list", "model": "m", "data": data, "usage": {"prompt_tokens": 16, "total_tokens": 16}}
+    provider = Provider(ScriptedResponse(200, JSON, json.dumps(answer).encode()))
+    calls = []
+
+    async def pause() -> None:
+        calls.append(len(provider.requests))
+
+    with Cache("4MB", policy="lru", shadows=()) as cache:
+        fetcher = Fetcher(internal_of(cache), pause=pause if pauses else None)
+        fetched = await fetcher.fetch(exchange(*map(str, range(ITEMS_AT_ONCE))), "provider", provider.send)
+    assert fetched is not None
+    assert [answer.outcome for answer in fetched.answers] == ["miss"] * ITEMS_AT_ONCE
+    assert calls == ([0, 1] if pauses else [])

@@ -142,6 +142,11 @@ def test_a_prompt_with_another_meaning_is_not_similar() -> None:
     assert distance(compare(changed(temperature=1, max_tokens=5))) < distance(compare(other))
 
 
+def test_a_parameter_with_another_text_weighs_three_at_most() -> None:
+    assert distance(compare(changed(note="a" * 50), changed(note="b" * 50))) == pytest.approx(3.0)
+    assert distance(compare(changed(note="a" * 50), changed(note="b" + "a" * 49))) < 1.0
+
+
 def test_many_differences_are_cut_off() -> None:
     first, second = ({"model": "m", "messages": [USER], **{f"f{k}": k + n for k in range(50)}} for n in (0, 1))
     assert len(compare(first, second)) == 20

@@ -419,6 +419,11 @@ def test_dollars_can_have_no_weight() -> None:
     assert (bill.usd, bill.cost) == (0.0035, 3.0)
 
 
+def test_seconds_without_dollars_cost_their_weight() -> None:
+    assert Meter("2*seconds").bill_seconds(3).cost == 6.0
+    assert Meter("usd + 2*seconds", fallback=0.5).bill_seconds(3).cost == 7.5
+
+
 @pytest.mark.parametrize("seconds", [-1, math.nan, math.inf, "1", None, True, 1e13])
 def test_seconds_are_checked(seconds: Any) -> None:
     for own in (METER, Meter("seconds")):
