@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from knapcache.cache.apply_queue import StoreChange
 from knapcache.model import Decision
 from tests.support.caches import CHAT, Upstream, admission_of, request_of, small_cache, store_of
 from tests.support.timing import wait_until
@@ -37,6 +38,21 @@ def test_a_missing_entry_has_left_the_store_when_it_is_forgotten() -> None:
         admission.forget_missing(admission.ids.keys[i], i, admission.ids.serial[i])
         assert not admission.queue.changes
         assert store_of(cache).totals() == (0, 0)
+        cache.check()
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_a_request_applies_what_is_queued(resident: bool) -> None:
+    with small_cache() as cache:
+        admission = admission_of(cache)
+        cache.fetch(CHAT, request_of(1), Upstream()(1))
+        (i,) = admission.policy.residents
+        admission.queue.append(StoreChange(evict=[bytes(32)]))
+        if resident:
+            assert admission.count_if_resident(admission.ids.keys[i], 1, 1.0)
+        else:
+            admission.arrive(bytes(31) + b"1")
+        assert not admission.queue.changes
         cache.check()
 
 
