@@ -13,19 +13,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from knapcache import Cache, NotCached, Reply
 from tests.support.caches import CHAT, is_answer, payload_of, request_of, residents
+from tests.support.clock import Clock
 
 names = st.integers(0, 11)
 sizes = st.sampled_from([0, 100, 3000, 10_000, 20_000, 60_000])
 """For a cache of 64 KB; on disk, where a megabyte is the minimum, ten times that."""
 tenants = st.sampled_from(["", "a", "b"])
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_700_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Machine(RuleBasedStateMachine):

@@ -16,6 +16,7 @@ from knapcache.cache.breaker import COOLDOWN, FAILURES, Breaker
 from knapcache.errors import StoreError
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.caches import CHAT, Upstream, is_answer, payload_of, request_of, small_cache, store_of
+from tests.support.clock import Clock
 from tests.support.faulty_disk import DISK_FAULTS, SlowDisk, slow_disk_under_stores
 from tests.support.timing import Deadline, async_wait_until, check_seconds
 
@@ -25,15 +26,8 @@ ENTRIES = 150
 # The state machine.
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_opens_after_failures_in_a_row_and_closes_after_a_probe() -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     breaker = Breaker(clock)
     for _ in range(3):
         for _ in range(FAILURES - 1):

@@ -31,16 +31,10 @@ from tests.support.caches import (
     store_of,
     wait_ended,
 )
+from tests.support.clock import Clock
 
 USAGE = {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100}
 PRICES = {"m": {"input": 1.0, "output": 10.0}}
-
-
-class Clock:
-    now = 1_700_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_a_miss_and_a_hit() -> None:

@@ -16,13 +16,7 @@ from knapcache.cache.purging import purge_conditions
 from knapcache.errors import CorruptState
 from knapcache.store.base import EntryInfo
 from tests.support.caches import CHAT, Upstream, payload_of, request_of, small_cache, store_of
-
-
-class Clock:
-    now = 1_700_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.clock import Clock
 
 
 def filled(**options: Any) -> Cache:

@@ -11,14 +11,7 @@ from knapcache import Cache
 from knapcache.cache.key_history import MAX_FOUND, MAX_RECORDS, MAX_REQUEST, MAX_REQUEST_BYTES, KeyRecord
 from knapcache.errors import CorruptState
 from tests.support.caches import CHAT, Upstream, admission_of, request_of, small_cache, store_of
-
-
-class Clock:
-    now = 1_700_000_000.0
-
-    def __call__(self) -> float:
-        self.now += 0.001
-        return self.now
+from tests.support.clock import Clock
 
 
 def fetch(cache: Cache, name: object, n: int = 1000, tenant: str = "", **more: Any) -> str:
@@ -36,7 +29,7 @@ def causes(cache: Cache, key: str) -> list[str]:
 @pytest.fixture(params=["memory", "file"])
 def cache(request: pytest.FixtureRequest, ram_path: Path) -> Any:
     path = ram_path / "answers.db" if request.param == "file" else None
-    with small_cache(path=path, clock=Clock(), quotas={"small": 20_000}) as cache:
+    with small_cache(path=path, clock=Clock(step=0.001), quotas={"small": 20_000}) as cache:
         yield cache
         cache.check()
 
@@ -93,7 +86,7 @@ def test_rejected_answers_are_recorded_with_the_reason(cache: Cache) -> None:
 
 
 def test_an_answer_that_the_policy_refuses_is_recorded() -> None:
-    with small_cache(policy="w-tinylfu", clock=Clock()) as cache:
+    with small_cache(policy="w-tinylfu", clock=Clock(step=0.001)) as cache:
         for name in range(30):
             for _ in range(3):
                 fetch(cache, name, 50_000, cost=100.0)

@@ -16,21 +16,14 @@ from knapcache.exchange.exchange import Exchange
 from knapcache.exchange.fetcher import Fetcher
 from knapcache.exchange.stale import StaleAnswer, StaleFetcher, extend_ttl, stale_seconds
 from tests.exchange.conftest import JSON, SSE, Provider, ScriptedResponse, blocks_of, exchange, failure, plain
+from tests.support.clock import Clock
 
 TTL, WHILE_REVALIDATE, IF_ERROR = 10.0, 5.0, 60.0
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(1000.0)
 
 
 @pytest.fixture

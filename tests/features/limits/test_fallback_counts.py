@@ -21,6 +21,7 @@ from knapcache.features.limits.core import (
 )
 from knapcache.features.limits.fallback_counts import RETRY_SECONDS, FallbackCounts
 from knapcache.features.limits.local_counts import MemoryCounts
+from tests.support.clock import Clock
 
 NOW = 1_780_000_000.0
 TEAM = (Scope("team", LimitValues(usd_per_day=10.0, concurrent=3)),)
@@ -43,15 +44,6 @@ class FailingCounts(MemoryCounts):
         super().beat(in_flight, now)
 
 
-class Clock:
-    """A clock that a test sets."""
-
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def is_admitted(counts: FallbackCounts) -> bool:
     return counts.apply([Reserve(TEAM, CALL)], NOW)[0].refusal is None
 
@@ -65,7 +57,7 @@ def usage(counts: FallbackCounts | MemoryCounts) -> ScopeUsage:
 
 
 def test_limits_go_on_from_what_was_read_last(caplog: pytest.LogCaptureFixture) -> None:
-    shared, clock = FailingCounts(), Clock()
+    shared, clock = FailingCounts(), Clock(100.0)
     counts = FallbackCounts(shared, clock)
     assert is_admitted(counts)
     pay(counts, 7.0)
@@ -91,7 +83,7 @@ def test_limits_go_on_from_what_was_read_last(caplog: pytest.LogCaptureFixture) 
 
 
 def test_shared_counters_that_fail_are_not_asked_by_every_request() -> None:
-    shared, clock = FailingCounts(), Clock()
+    shared, clock = FailingCounts(), Clock(100.0)
     counts = FallbackCounts(shared, clock)
     shared.away = True
     assert is_admitted(counts)
@@ -116,7 +108,7 @@ def test_nothing_is_told_without_limits() -> None:
 
 def test_the_last_payment_before_an_outage_counts() -> None:
     shared = FailingCounts()
-    counts = FallbackCounts(shared, Clock())
+    counts = FallbackCounts(shared, Clock(100.0))
     assert is_admitted(counts)
     pay(counts, 10.0)
     shared.away = True

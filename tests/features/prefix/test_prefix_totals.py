@@ -19,6 +19,7 @@ from knapcache.proxy.events.events import Event
 from knapcache.proxy.events.history import History
 from knapcache.proxy.events.history_view import HistoryView
 from knapcache.proxy.events.metrics import Metrics
+from tests.support.clock import Clock
 from tests.support.events import event, older_document, prefix_event
 
 
@@ -189,13 +190,6 @@ def test_other_documents_are_refused(changes: dict[str, Any]) -> None:
 
 
 # The history.
-
-
-class Clock:
-    now = 1.7e9
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_the_history_has_today_and_the_total_and_survives_a_restart(tmp_path: Path) -> None:

@@ -17,19 +17,10 @@ from knapcache.proxy.events.events import MATCH_KINDS, Event
 from knapcache.proxy.events.history import History
 from knapcache.proxy.events.labels import MAX_LABELS, OTHER
 from knapcache.proxy.events.metrics import Metrics
+from tests.support.clock import Clock
 from tests.support.events import event, older_document, semantic_event, verdict_event
 
 DAY = 86_400.0
-
-
-class Clock:
-    """A clock that a test sets."""
-
-    def __init__(self, now: float = 1.8e9) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def similar(**fields: Any) -> Event:
@@ -84,7 +75,7 @@ def test_scopes_and_reasons_are_bounded() -> None:
 
 
 def test_the_sums_survive_a_restart_and_today_ends_with_the_day(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = Clock(1.8e9)
     history = History(tmp_path, dict, clock)
     history.consume([similar(), similar(kind="shadow")])
     history.consume_verdicts([verdict_event()])
@@ -102,12 +93,12 @@ def test_the_sums_survive_a_restart_and_today_ends_with_the_day(tmp_path: Path) 
 
 
 def test_a_file_of_version_3_is_still_read(tmp_path: Path) -> None:
-    history = History(tmp_path, dict, Clock())
+    history = History(tmp_path, dict, Clock(1.8e9))
     history.consume([event("miss")])
     history.close()
     path = tmp_path / "history.json"
     path.write_text(json.dumps(older_document(json.loads(path.read_bytes()), 3, "semantic")))
-    again = History(tmp_path, dict, Clock())
+    again = History(tmp_path, dict, Clock(1.8e9))
     assert (again.total().requests, again.total().similar) == (1, 0)
     assert not again.semantic()[1]
 
@@ -140,7 +131,7 @@ def test_a_damaged_history_is_refused(sums: Any) -> None:
 
 
 def test_the_sums_of_several_proxies_are_added() -> None:
-    clock = Clock()
+    clock = Clock(1.8e9)
     histories = [History(None, dict, clock) for _ in range(2)]
     for history in histories:
         history.consume([similar()])

@@ -12,6 +12,7 @@ from knapcache.proxy.events.history import History
 from knapcache.proxy.events.history_view import DAY
 from knapcache.proxy.events.usage import UsageRow
 from knapcache.proxy.settings import Settings
+from tests.support.clock import Clock
 from tests.support.events import event
 
 REMOTE = {"name": "remote", "url": "http://127.0.0.1:9/v1", "models": ["gpt-*"]}
@@ -64,16 +65,8 @@ def test_the_price_of_a_model() -> None:
     assert price_of_model("anything", row(priced=1), settings(REMOTE, LOCAL, prices=SIMULATED)) == "simulated"
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0 * DAY
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_more_capacity_is_projected_from_a_day_on_with_a_range() -> None:
-    clock, spent = Clock(), {"none": 0.0, "lru@2x": 0.0}
+    clock, spent = Clock(1000.0 * DAY), {"none": 0.0, "lru@2x": 0.0}
     stats: dict[str, Any] = {"shadows": spent, "evictions": 0}
     history = History(None, lambda: stats, clock, UTC)
     for _ in range(6 * 4):  # six days: every six hours twice the capacity saves one more
@@ -94,7 +87,7 @@ def test_more_capacity_is_projected_from_a_day_on_with_a_range() -> None:
 
 def test_nothing_evicted_means_that_more_capacity_saves_nothing_whatever_shadows_say() -> None:
     stats: dict[str, Any] = {"shadows": {"none": 0.0, "lru@2x": 0.0}}
-    history = History(None, lambda: stats, Clock(), UTC)
+    history = History(None, lambda: stats, Clock(1000.0 * DAY), UTC)
     history.consume([event("miss", cost=1.0)])
     stats["shadows"] = {"none": 1.0, "lru@2x": 0.0}
     history.poll_shadows()

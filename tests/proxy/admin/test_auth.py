@@ -20,17 +20,9 @@ from knapcache.proxy.http.asgi_request import RequestRejected
 from knapcache.proxy.http.hosts import host_name, origin_authority
 from knapcache.proxy.settings import Settings
 from tests.support.admin_context import BASE, TOKEN, AdminHarness
+from tests.support.clock import Clock
 
 PROTECTED = [route for route in ROUTES if route.access != "public"]
-
-
-class Clock:
-    """A clock that a test sets."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +74,7 @@ def test_only_the_exact_token_is_accepted() -> None:
 
 
 def test_wrong_tokens_are_rate_limited_per_address() -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     check = TokenCheck(tokens_of("right"), clock)
     for k in range(10):
         assert not accepts(check, f"wrong {k}", "10.0.0.1")
@@ -145,7 +137,7 @@ def test_the_table_of_addresses_is_bounded() -> None:
 
 
 def test_sessions_end_by_time_by_number_and_by_logout() -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     tokens = tokens_of("right")
     identity = tokens.find("right")
     assert identity is not None

@@ -17,6 +17,7 @@ from knapcache.proxy.admin.tokens import AdminTokens, token_digest
 from knapcache.proxy.settings import Settings
 from knapcache.store.redis.store import RedisStore
 from knapcache.store.redis.urls import parse
+from tests.support.clock import Clock
 from tests.support.programs import find_module
 from tests.support.redis_servers import RedisProcess
 
@@ -24,16 +25,6 @@ find_module("redis", "the extra redis")
 
 SECRET = b"5" * 32
 _prefixes = itertools.count()
-
-
-class Clock:
-    """A clock that a test sets."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Login:
@@ -74,7 +65,7 @@ def store(engine: RedisProcess) -> Iterator[RedisStore]:
 
 
 def test_a_login_at_one_proxy_is_valid_at_others_with_the_same_csrf_token(store: RedisStore) -> None:
-    clock = Clock()
+    clock = Clock(1000.0)
     first, second, stranger = Login(store, clock), Login(store, clock), Login(store, clock, token="another token")
     session = first.begin()
     assert first.find(session.id) == second.find(session.id) == session
@@ -84,7 +75,7 @@ def test_a_login_at_one_proxy_is_valid_at_others_with_the_same_csrf_token(store:
 
 
 def test_a_logout_is_effective_everywhere_after_a_second(store: RedisStore) -> None:
-    clock = Clock()
+    clock = Clock(1000.0)
     first, second = Login(store, clock), Login(store, clock)
     session = first.begin()
     assert second.find(session.id) == session
@@ -98,7 +89,7 @@ def test_a_logout_is_effective_everywhere_after_a_second(store: RedisStore) -> N
 
 
 def test_a_session_ends_after_its_time_at_every_proxy(store: RedisStore) -> None:
-    clock = Clock()
+    clock = Clock(1000.0)
     first, second = Login(store, clock), Login(store, clock)
     session = first.begin()
     assert second.find(session.id) == session
@@ -107,7 +98,7 @@ def test_a_session_ends_after_its_time_at_every_proxy(store: RedisStore) -> None
 
 
 def test_without_the_engine_local_sessions_go_on(engine: RedisProcess) -> None:
-    clock, prefix = Clock(), f"sessions{next(_prefixes)}"
+    clock, prefix = Clock(1000.0), f"sessions{next(_prefixes)}"
     with open_store(engine, prefix) as store:
         first = Login(store, clock)
         known = first.begin()
@@ -146,13 +137,13 @@ HOSTILE = [b"", b"no json", b"[]", b"null", *(orjson.dumps(GOOD | changes) for c
 
 @pytest.mark.parametrize("document", HOSTILE)
 def test_a_document_that_is_not_valid_is_no_session(store: RedisStore, document: bytes) -> None:
-    login, cookie = Login(store, Clock()), "cookie-of-somebody"
+    login, cookie = Login(store, Clock(1000.0)), "cookie-of-somebody"
     store.documents.put(KIND, token_digest(cookie).hex(), document, 60.0, limit=10)
     assert login.find(cookie) is None
 
 
 def test_a_valid_document_does_not_outlive_a_session(store: RedisStore) -> None:
-    clock = Clock()
+    clock = Clock(1000.0)
     login, cookie = Login(store, clock), "cookie-of-somebody"
     store.documents.put(KIND, token_digest(cookie).hex(), orjson.dumps(GOOD), 60.0, limit=10)
     found = login.find(cookie)
@@ -167,4 +158,4 @@ def test_a_document_without_a_seal_is_no_session(engine: RedisProcess, store: Re
     name = f"{{{store.address.prefix}:o}}:d:{KIND}:{token_digest(cookie).hex()}"
     with engine.client() as client:
         client.set(name, bytes(16) + orjson.dumps(GOOD))
-    assert Login(store, Clock()).find(cookie) is None
+    assert Login(store, Clock(1000.0)).find(cookie) is None

@@ -13,17 +13,9 @@ from knapcache.proxy.admin.tokens import AdminTokens
 from knapcache.proxy.http.asgi_request import RequestRejected
 from knapcache.proxy.settings import Settings
 from knapcache.proxy.settings.secrets import TOKEN, admin_token, digest_of
+from tests.support.clock import Clock
 
 LONG = "a-token-of-these-tests-that-is-long-enough"
-
-
-class Clock:
-    """A clock that a test sets."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def settings_with(folder: Path, **settings: Any) -> Settings:
@@ -80,7 +72,7 @@ def test_two_tokens_must_differ(tmp_path: Path) -> None:
 
 
 def test_changed_files_are_read_again_and_missing_ones_are_refused(tmp_path: Path) -> None:
-    file, clock = tmp_path / "alice", Clock()
+    file, clock = tmp_path / "alice", Clock(0.0)
     file.write_text(f"first-{LONG}")
     configured = [{"name": "alice", "token_file": file}]
     tokens = AdminTokens(settings_with(tmp_path, admin_tokens=configured), tmp_path, LONG, clock)
@@ -113,7 +105,7 @@ def test_changed_files_are_read_again_and_missing_ones_are_refused(tmp_path: Pat
 
 
 def test_files_are_looked_at_once_a_second(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     tokens = AdminTokens(settings_with(tmp_path), tmp_path, LONG, clock)
     old = admin_token(tmp_path)
     (tmp_path / TOKEN).write_text(LONG)

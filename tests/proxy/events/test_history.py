@@ -29,6 +29,7 @@ from knapcache.proxy.events import history_file
 from knapcache.proxy.events.events import OUTCOMES, Event
 from knapcache.proxy.events.history import MAX_FILE, History
 from knapcache.proxy.events.usage import NUMBERS, UsageRow, sum_rows
+from tests.support.clock import Clock
 from tests.support.events import event as any_event
 from tests.support.timing import wait_until
 
@@ -41,18 +42,8 @@ def event(outcome: str = "miss", model: str = "m", tenant: str = "t", cost: floa
     return any_event(outcome, time=NOON, model=model, tenant=tenant, cost=cost, **fields)
 
 
-class Clock:
-    """A clock that a test sets."""
-
-    def __init__(self, now: float = NOON) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def new_history(folder: Path | None = None, clock: Clock | None = None, **more: Any) -> History:
-    return History(folder, dict, clock or Clock(), more.pop("zone", UTC), **more)
+    return History(folder, dict, clock or Clock(NOON), more.pop("zone", UTC), **more)
 
 
 def same(a: UsageRow, b: UsageRow) -> bool:
@@ -96,7 +87,7 @@ batches = st.lists(st.tuples(st.floats(0, 40 * 86400), st.lists(events, max_size
 def test_the_points_of_a_span_add_up_to_what_was_consumed_in_it(
     batches_at: list[tuple[float, list[Event]]], zone: str
 ) -> None:
-    clock = Clock()
+    clock = Clock(NOON)
     history = new_history(None, clock, zone=ZoneInfo(zone))
     consumed: list[tuple[float, UsageRow]] = []
     for later, batch in sorted(batches_at, key=lambda one: one[0]):
@@ -152,7 +143,7 @@ def test_today_begins_at_midnight_also_when_clocks_change(zone: str, before: dat
 
 
 def test_old_minutes_and_hours_are_dropped_and_days_stay() -> None:
-    clock = Clock()
+    clock = Clock(NOON)
     history = new_history(None, clock)
     for k in range(200):
         clock.now = NOON + k * 7 * 3600.0
@@ -215,7 +206,7 @@ class Shadows:
 
 
 def test_savings_of_shadows_are_differences_of_their_costs() -> None:
-    shadows, clock = Shadows(none=100.0, lru=50.0), Clock()
+    shadows, clock = Shadows(none=100.0, lru=50.0), Clock(NOON)
     history = History(None, shadows, clock, UTC)  # the cache has already served requests
     history.consume([event("miss", cost=6.0), event("hit", cost=4.0)])
     shadows.spent = {"none": 110.0, "lru": 53.0}
@@ -244,7 +235,7 @@ def test_statistics_that_raise_are_logged(caplog: pytest.LogCaptureFixture) -> N
     def broken() -> dict[str, Any]:
         raise CorruptState("no")
 
-    history = History(None, broken, Clock(), UTC)
+    history = History(None, broken, Clock(NOON), UTC)
     history.consume([event()])
     history.poll_shadows()
     assert history.total().requests == 1
@@ -253,7 +244,7 @@ def test_statistics_that_raise_are_logged(caplog: pytest.LogCaptureFixture) -> N
 
 def test_shadows_of_a_real_cache() -> None:
     with Cache("1MiB", cost="seconds", policy="lru", shadows=("lru",)) as cache:
-        history = History(None, cache._internal.stats, Clock(), UTC)
+        history = History(None, cache._internal.stats, Clock(NOON), UTC)
         request = {"model": "m", "messages": [{"role": "user", "content": "?"}]}
         for _ in range(3):
             answer = cache.fetch("chat/completions", request, lambda: Reply(b"{}", model="m", cost=2.0))
@@ -278,7 +269,7 @@ def test_answers_with_and_without_a_price_are_counted() -> None:
 @pytest.mark.parametrize("shadows", [{"none": 1.0}, None])
 def test_evictions_are_counted_also_across_restarts_of_the_cache(shadows: dict[str, float] | None) -> None:
     stats: dict[str, Any] = {"shadows": shadows, "evictions": 5}
-    clock = Clock()
+    clock = Clock(NOON)
     history = History(None, lambda: stats, clock, UTC)
     for evictions, rejected, total in ((5, 0, 0), (7, 0, 2), (7, 3, 5), (1, 0, 6)):
         stats |= {"evictions": evictions, "rejected_by_policy": rejected}
@@ -308,7 +299,7 @@ def test_a_file_of_version_1_is_still_read(tmp_path: Path) -> None:
 
 
 def test_history_survives_a_restart(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = Clock(NOON)
     shadows = Shadows(none=0.0, lru=0.0)
     history = History(tmp_path / "data", shadows, clock, UTC)
     history.consume([event("hit", "é", "team", usd=0.25), event("miss")])
@@ -329,7 +320,7 @@ def test_history_survives_a_restart(tmp_path: Path) -> None:
 
 def test_the_policies_of_all_points_add_up_to_those_of_the_total() -> None:
     """Shadows save nothing in a minute of misses only, and cost as much as no cache in it."""
-    clock, shadows = Clock(), Shadows(none=0.0, lru=0.0)
+    clock, shadows = Clock(NOON), Shadows(none=0.0, lru=0.0)
     history = History(None, shadows, clock, UTC)
     history.consume([event("miss", cost=0.25)] * 10 + [event("bypass", cost=0.5)])
     shadows.spent = {"none": 2.5, "lru": 2.5}
@@ -421,7 +412,7 @@ def test_what_is_not_a_history_file_of_ours_is_renamed(
 )
 def test_a_damaged_file_is_renamed(damage: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     shadows = Shadows(none=0.0, lru=0.0)
-    history = History(tmp_path, shadows, Clock(), UTC)
+    history = History(tmp_path, shadows, Clock(NOON), UTC)
     history.consume([event(), event("hit")])
     shadows.spent = {"none": 2.0, "lru": 1.0}
     history.close()

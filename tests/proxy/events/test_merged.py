@@ -30,6 +30,7 @@ from knapcache.proxy.events.usage import NUMBERS, UsageRow
 from knapcache.proxy.settings import Settings
 from knapcache.store.redis.store import RedisStore
 from knapcache.store.redis.urls import parse
+from tests.support.clock import Clock
 from tests.support.events import event, prefix_event
 from tests.support.programs import find_module
 from tests.support.redis_servers import RedisProcess
@@ -39,16 +40,6 @@ find_module("redis", "the extra redis")
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC).timestamp()
 UPSTREAMS = Settings(upstreams=[{"name": "openai", "url": "http://127.0.0.1:9/v1"}]).upstreams
 _prefixes = itertools.count()
-
-
-class Clock:
-    """A clock that a test sets."""
-
-    def __init__(self) -> None:
-        self.now = NOON
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Member:
@@ -117,7 +108,7 @@ def same_rows(a: dict[Any, UsageRow], b: dict[Any, UsageRow]) -> bool:
 def test_merged_numbers_are_the_sum_of_the_events_of_all_proxies(
     engine: RedisProcess, steps: list[tuple[int, str, str, float, float, bool]]
 ) -> None:
-    clock = Clock()
+    clock = Clock(NOON)
     reference = History(None, dict, clock, UTC)
     with open_store(engine) as store:
         members = [Member(store, number, clock) for number in range(3)]
@@ -147,7 +138,7 @@ def test_merged_numbers_are_the_sum_of_the_events_of_all_proxies(
 
 
 def test_a_proxy_that_has_ended_stays_in_the_sums_and_is_not_listed(store: RedisStore) -> None:
-    clock = Clock()
+    clock = Clock(NOON)
     first, second = (Member(store, number, clock) for number in range(2))
     second.consume(event("hit"), event("miss"))
     second.publish()
@@ -169,7 +160,7 @@ def test_a_proxy_that_has_ended_stays_in_the_sums_and_is_not_listed(store: Redis
 
 
 def test_recent_requests_of_all_proxies_are_listed_once_with_their_proxy(store: RedisStore) -> None:
-    clock = Clock()
+    clock = Clock(NOON)
     first, second = (Member(store, number, clock) for number in range(2))
     merged = MergedRecent(first.recent, "host-0", first.others)
     first.consume(event("miss", key="aa" * 32, time=1.0))
@@ -193,7 +184,7 @@ def test_recent_requests_of_all_proxies_are_listed_once_with_their_proxy(store: 
 
 
 def test_an_upstream_that_fails_at_one_proxy_is_failing(store: RedisStore) -> None:
-    clock = Clock()
+    clock = Clock(NOON)
     first, second = (Member(store, number, clock) for number in range(2))
     merged = MergedHealth(first.health, first.others)
     first.consume(event("miss"))
@@ -233,7 +224,7 @@ BAD_STATUSES: list[dict[str, Any]] = [
 
 
 def test_a_valid_status_is_read_also_with_names_of_a_later_version(store: RedisStore) -> None:
-    member = Member(store, 1, Clock())
+    member = Member(store, 1, Clock(NOON))
     status = decode_status(status_of(member, later="x"))
     assert (status.host, status.events) == ("host-1", [(1, event("hit"))])
     sent = {
@@ -249,11 +240,11 @@ def test_a_valid_status_is_read_also_with_names_of_a_later_version(store: RedisS
 @pytest.mark.parametrize("changes", BAD_STATUSES)
 def test_a_status_that_is_not_valid_is_refused(store: RedisStore, changes: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match="not a status of version 1"):
-        decode_status(status_of(Member(store, 1, Clock()), **changes))
+        decode_status(status_of(Member(store, 1, Clock(NOON)), **changes))
 
 
 def test_documents_that_are_not_valid_are_ignored_and_counted_once(store: RedisStore) -> None:
-    clock = Clock()
+    clock = Clock(NOON)
     first, second = (Member(store, number, clock) for number in range(2))
     second.consume(event("hit"))
     second.publish()
@@ -275,7 +266,7 @@ def test_documents_that_are_not_valid_are_ignored_and_counted_once(store: RedisS
 
 
 def test_without_the_engine_a_proxy_shows_its_own_numbers_and_says_so(store: RedisStore) -> None:
-    clock = Clock()
+    clock = Clock(NOON)
     first, second = (Member(store, number, clock) for number in range(2))
     first.consume(event("hit"))
     second.consume(event("hit"))
@@ -291,7 +282,7 @@ def test_without_the_engine_a_proxy_shows_its_own_numbers_and_says_so(store: Red
 
 
 def test_a_part_that_is_too_large_has_fewer_rows(store: RedisStore) -> None:
-    clock = Clock()
+    clock = Clock(NOON)
     first, second = (Member(store, number, clock) for number in range(2))
     table, last = first.history._table, first.history.boundary()
     names = [f"shadow-{k}" for k in range(40)]
@@ -310,7 +301,7 @@ def test_a_part_that_is_too_large_has_fewer_rows(store: RedisStore) -> None:
 
 
 def test_closed_parts_are_published_when_their_boundary_moves(store: RedisStore) -> None:
-    clock = Clock()
+    clock = Clock(NOON)
     first, second = (Member(store, number, clock) for number in range(2))
 
     def ends() -> list[float]:
@@ -335,7 +326,7 @@ def test_closed_parts_are_published_when_their_boundary_moves(store: RedisStore)
 
 
 def test_every_proxy_shows_prompt_caching_of_all_of_them(store: RedisStore) -> None:
-    clock = Clock()
+    clock = Clock(NOON)
     members = [Member(store, number, clock) for number in range(3)]
     for number, member in enumerate(members):
         member.consume(*[event("miss", time=NOON, upstream="anthropic", prefix=prefix_event())] * (number + 1))
