@@ -91,12 +91,10 @@ def test_the_recipes_name_files_that_exist() -> None:
 
 
 def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet", "-b", "html"]
+    """A page without a link to it is a warning. The builder `dummy` reads and checks all pages and writes none."""
+    command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet", "-b", "dummy"]
     done = subprocess.run([*command, ROOT / "docs", tmp_path], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    index = (tmp_path / "index.html").read_text(encoding="utf-8")
-    for page in (ROOT / "docs").rglob("*.md"):
-        assert page.name == "index.md" or f"{page.parent.name}/{page.stem}.html" in index, f"no link to {page.name}"
 
 
 def test_the_command_line_reference_is_current() -> None:

@@ -27,6 +27,7 @@ from knapcache.proxy.admin.openapi import ROOT, ROUTES, document, schemas
 from knapcache.proxy.events.history_view import SPANS
 from tests import support
 from tests.support.admin_context import BASE, BEARER, AdminHarness
+from tests.support.examples import examples
 
 CHECKS = [
     not_a_server_error,
@@ -99,22 +100,10 @@ def test_every_route_and_field_is_documented() -> None:
         assert re.search(rf"[`\"{{]{name}[`\"}}]", page), f"docs/reference/admin-api.md does not mention {name}"
 
 
+# Collecting these tests takes seconds. So there is no second set of them, marked `long`.
 @schema.parametrize()
-@settings(max_examples=10, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(10, 300), suppress_health_check=list(HealthCheck))
 def test_responses_conform_to_the_document(client: TestClient, harness: AdminHarness, case: Any) -> None:
-    send(client, harness, case)
-
-
-@pytest.mark.long
-@schema.parametrize()
-@settings(max_examples=300, suppress_health_check=list(HealthCheck))
-def test_responses_conform_to_the_document_with_many_examples(
-    client: TestClient, harness: AdminHarness, case: Any
-) -> None:
-    send(client, harness, case)
-
-
-def send(client: TestClient, harness: AdminHarness, case: Any) -> None:
     if case.operation.path.endswith("/purge"):
         harness.request(1)
     sent = case.as_transport_kwargs(base_url=BASE, headers=BEARER)
