@@ -225,7 +225,7 @@ def test_no_rate_is_extrapolated_from_less_than_a_day_or_ten_requests() -> None:
             for _ in range(requests):
                 cache.fetch(CHAT, request_of(k), Upstream()(k, 100))
         for age, rates in ((85.0, [None] * 3), (86_399.0, [None] * 3), (2 * 86_400.0, [None, None, 6.0])):
-            clock.now = Clock.now + age
+            clock.now = Clock().now + age
             rows = cache.entries(sort="per_day", descending=False).rows
             assert [row.per_day for row in rows] == rates
             assert getattr(cache.entry(rows[-1].key), "per_day", 0.0) == rates[-1]
