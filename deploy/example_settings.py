@@ -16,7 +16,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from knapcache.features.webhooks.settings import WebhookSettings
+from knapcache.proxy.feature_list import feature_specs
 from knapcache.proxy.settings import AdminTokenSettings, RouteSettings, Settings, TenantSettings, UpstreamSettings
+from knapcache.proxy.settings.composition import feature_models
 from knapcache.proxy.settings.loading import default_text
 
 FILE = Path(__file__).resolve().parent / "knapcache.example.toml"
@@ -39,11 +41,11 @@ GROUPS = {
     "host": "Server",
     "capacity": "Cache",
     "share_all": "Requests",
-    "max_body": "Limits",
+    "max_body": "Limits of requests and connections",
     "admin_token": "Administration",
     "local_model": "The embedded model",
 }
-"""Headings, each before the setting with which its group begins."""
+"""Headings, each before the setting with which its group begins. Features have groups of their own."""
 TABLES: dict[str, tuple[type[BaseModel], str, str]] = {
     "upstreams": (UpstreamSettings, "Upstreams", "One [[upstreams]] for each of them."),
     "tenants": (
@@ -202,11 +204,15 @@ def tables(name: str, model: type[BaseModel], how: str) -> Iterable[str]:
 def page() -> str:
     """Return the whole file."""
     lines = [HEAD.rstrip("\n")]
+    models = feature_models("settings")
+    first = {next(iter(models[spec.name].model_fields)): spec.title for spec in feature_specs() if spec.name in models}
+    groups = GROUPS | first
     for name, field in Settings.model_fields.items():
-        if name in GROUPS:
-            lines += heading(GROUPS[name])
-        if name not in TABLES and name != "prices":
-            lines += ["", *setting(name, field)]
+        if name in TABLES or name == "prices":
+            continue
+        if name in groups:
+            lines += heading(groups[name])
+        lines += ["", *setting(name, field)]
     lines += [*heading("Prices"), ""]
     lines += comment(f"{sentence(str(Settings.model_fields['prices'].description))} Default: none. Example:")
     for model, price in PRICES.items():

@@ -59,7 +59,7 @@ def test_flags_are_settings(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     given = {"host": "::1", "port": "0", "path": str(tmp_path), "store": "unix:///s", "capacity": "1GB",
              "policy": "lru", "cost": "seconds", "ttl": "12h", "tls_cert": str(pem), "tls_key": str(pem),
              "workers": "2", "prefix": "on", "semantic": "shadow"}  # fmt: skip
-    assert list(given) == list(serve.FLAGS)
+    assert list(given) == list(serve.flags())
     rows = shown_settings(capsys, *(word for name, value in given.items() for word in (_flag(name), value)))
     assert {name: rows[name]["value"] for name in given} == {
         "host": "::1", "port": 0, "path": str(tmp_path), "store": "(not shown)", "capacity": 10**9, "policy": "lru",
@@ -71,7 +71,7 @@ def test_flags_are_settings(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
 
 
 def test_defaults_in_help_texts_are_the_defaults() -> None:
-    for name, (_, text) in serve.FLAGS.items():
+    for name, (_, text) in serve.flags().items():
         field = Settings.model_fields[name]
         if match := re.search(r"default: (\w[\w.]*)", text):
             assert getattr(Settings(**{name: read_text(match[1])}), name) == field.default

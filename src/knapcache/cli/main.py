@@ -80,7 +80,7 @@ def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     parser = CommandLineParser(prog="knapcache", description=DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"knapcache {version('knapcache')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    serve.add(commands)
+    serve.add(commands, with_options="serve" in argv)
     demo.add(commands, with_options="demo" in argv)
     inspect.add(commands)
     why.add(commands)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from knapcache.cli import options
 from knapcache.cli.output import print_table
 from knapcache.errors import InvalidInput, MissingExtra, install_command
+from knapcache.proxy.feature_list import feature_specs
 
 if TYPE_CHECKING:
     from knapcache.proxy.settings import Settings
@@ -39,19 +40,25 @@ FLAGS = {
     "tls_cert": ("FILE", "PEM file of the certificate, for https"),
     "tls_key": ("FILE", "PEM file of the certificate's private key"),
     "workers": ("N", "number of worker processes (default: 1)"),
-    "prefix": ("MODE", "marks for the provider's prompt cache: off, observe, on or manage (default: observe)"),
-    "semantic": ("MODE", "answers to questions in another wording: off, shadow or on (default: off)"),
 }
-"""Settings with a flag of their own. Written out, because importing the settings model would slow down
+"""Settings of the core with a flag of their own. Written out, because importing the settings model would slow down
 `knapcache --help`, and its packages may not be installed. A test compares the two."""
 
 
-def add(commands: Any) -> None:
+def flags() -> dict[str, tuple[str, str]]:
+    """Return the settings with a flag of their own, those of features, too: placeholder and help of each."""
+    return FLAGS | {flag.setting: (flag.metavar, flag.help) for spec in feature_specs() for flag in spec.flags}
+
+
+def add(commands: Any, *, with_options: bool = True) -> None:
+    """Add the command. Its options are needed only if it is named: third parties' features may have some."""
     parser = commands.add_parser("serve", help=HELP, description=DESCRIPTION)
+    if not with_options:
+        return
     option = parser.add_argument
     options.add_config(parser)
     option("--upstream", metavar="URL", help="provider for all requests; local: the model on this machine")
-    for name, (metavar, text) in FLAGS.items():
+    for name, (metavar, text) in flags().items():
         option(f"--{name.replace('_', '-')}", metavar=metavar, help=text.replace("%", "%%"))
     option(
         "--set", metavar="NAME=VALUE", action="append", default=[], help="any other setting; lists and tables as JSON"
@@ -111,7 +118,7 @@ def execute(args: argparse.Namespace) -> None:
 def settings_from_flags(args: argparse.Namespace) -> dict[str, Any]:
     from knapcache.proxy.settings.loading import from_text, read_text
 
-    found = {name: read_text(getattr(args, name)) for name in FLAGS if getattr(args, name) is not None}
+    found = {name: read_text(getattr(args, name)) for name in flags() if getattr(args, name) is not None}
     if args.upstream is not None:
         found["upstreams"] = [{"url": args.upstream}]
     more = from_text(args.set)

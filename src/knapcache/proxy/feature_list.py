@@ -5,8 +5,9 @@ webhooks, explanations. Each has a folder below `knapcache/features/`, and one l
 else adds a feature by an entry point in the group `knapcache.features`, whose name is that of the feature and whose
 value is a `FeatureSpec`.
 
-A spec is imported with the settings, because the settings of a feature are a part of them. The rest of the feature is
-imported only if the settings turn it on (features.py).
+Importing a spec imports nothing else, because the command line needs its flags and commands for `knapcache --help`.
+The settings of all features are imported with those of the proxy, of which they become a part
+(settings/composition.py). The rest of a feature is imported only if the settings turn it on (features.py).
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import functools
 from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any, NamedTuple
-
-from pydantic import BaseModel
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from knapcache.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 FEATURES = (
     "knapcache.features.limits.spec",
@@ -31,6 +33,14 @@ FEATURES = (
 )
 """Modules with a `SPEC`, in the order in which features are asked."""
 ENTRY_POINTS = "knapcache.features"
+
+
+class Flag(NamedTuple):
+    """A setting that has a flag of its own in `knapcache serve`."""
+
+    setting: str
+    metavar: str
+    help: str
 
 
 class FeatureSpec(NamedTuple):
@@ -46,21 +56,32 @@ class FeatureSpec(NamedTuple):
     """Return whether settings turn it on."""
     turn_on: str = ""
     """A line of the settings file that turns it on; empty: it is always on."""
-    settings: type[BaseModel] | None = None
-    """Its settings: fields that become fields of `Settings`. None: it has none."""
-    route_settings: type[BaseModel] | None = None
+    settings: str | type[BaseModel] | None = None
+    """Its settings: a model, or "module:class", whose fields become fields of `Settings`. None: it has none."""
+    route_settings: str | type[BaseModel] | None = None
     """Its settings for routes."""
-    tenant_settings: type[BaseModel] | None = None
+    tenant_settings: str | type[BaseModel] | None = None
     """Its settings for tenants."""
-    upstream_settings: type[BaseModel] | None = None
+    upstream_settings: str | type[BaseModel] | None = None
     """Its settings for upstreams."""
+    reloaded: tuple[str, ...] = ()
+    """Of its settings, those that SIGHUP applies. Those of tenants are always applied."""
+    flags: tuple[Flag, ...] = ()
+    """Of its settings, those with a flag."""
     commands: tuple[str, ...] = ()
     """Modules with commands of `knapcache`."""
 
     def load(self) -> Any:
         """Import the feature, and return its class."""
-        module, _, name = self.feature.partition(":")
-        return getattr(import_module(module), name)
+        return imported(self.feature)
+
+
+def imported(place: Any) -> Any:
+    """Return the object at "module:name"; something that is no text is returned as it is."""
+    if not isinstance(place, str):
+        return place
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
 
 
 @functools.cache

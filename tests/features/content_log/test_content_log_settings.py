@@ -8,19 +8,26 @@ from typing import Any
 import pytest
 
 from knapcache import InvalidInput
+from knapcache.features.content_log.settings import ContentLogSettings
 from knapcache.proxy.settings import Settings
 
 
+def settings_of(**values: Any) -> ContentLogSettings:
+    settings = Settings(**values)
+    assert isinstance(settings, ContentLogSettings)
+    return settings
+
+
 def test_the_log_is_off_and_redacts_addresses_and_keys_by_default() -> None:
-    settings = Settings()
+    settings = settings_of()
     assert (settings.content_log, settings.content_log_bytes, settings.content_log_days) == (False, 10**9, 30.0)
     assert settings.redact == ("emails", "keys")
 
 
 def test_rules_are_names_or_patterns() -> None:
-    assert Settings(redact="emails, cards").redact == ("emails", "cards")
-    assert Settings(redact=["emails", r"EMP-[0-9]{4,6}"]).redact == ("emails", r"EMP-[0-9]{4,6}")
-    assert Settings(redact=[]).redact == ()
+    assert settings_of(redact="emails, cards").redact == ("emails", "cards")
+    assert settings_of(redact=["emails", r"EMP-[0-9]{4,6}"]).redact == ("emails", r"EMP-[0-9]{4,6}")
+    assert settings_of(redact=[]).redact == ()
 
 
 @pytest.mark.parametrize(

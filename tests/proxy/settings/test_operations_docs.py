@@ -12,8 +12,10 @@ from pydantic import BaseModel
 from knapcache import Cache, Reply
 from knapcache.cli.main import build_parser
 from knapcache.features.limits.settings import LimitSettings
+from knapcache.features.prefix.settings import PrefixSettings
 from knapcache.features.webhooks.settings import WebhookSettings
 from knapcache.proxy.settings import AdminTokenSettings, RouteSettings, Settings, TenantSettings, UpstreamSettings
+from knapcache.proxy.settings.composition import core_of, feature_models
 from knapcache.proxy.settings.loading import load, markdown
 from knapcache.proxy.settings.routes import RouteUpstreamSettings
 
@@ -25,7 +27,8 @@ OPERATIONS = (ROOT / "docs" / "guides" / "operations.md").read_text(encoding="ut
 @pytest.mark.parametrize(
     "model",
     [
-        Settings,
+        core_of(Settings),
+        *feature_models("settings").values(),
         UpstreamSettings,
         TenantSettings,
         RouteSettings,
@@ -36,7 +39,7 @@ OPERATIONS = (ROOT / "docs" / "guides" / "operations.md").read_text(encoding="ut
     ],
 )
 def test_every_setting_is_documented(model: type[BaseModel]) -> None:
-    """`python -c 'from knapcache.proxy.settings.loading import markdown; print(markdown())'` prints the table."""
+    """`python -c 'from knapcache.proxy.settings.loading import markdown; print(markdown())'` prints the rows."""
     assert markdown(model) in SETTINGS, "docs/reference/settings.md does not have this table"
     for name, field in model.model_fields.items():
         assert field.description, f"{name} has no description"
@@ -77,6 +80,7 @@ def test_the_documented_config_files_load(tmp_path: Path, monkeypatch: pytest.Mo
     config.write_text("\n".join(examples), encoding="utf-8")
     settings = load(config).settings
     assert [upstream.name for upstream in settings.upstreams] == ["openai", "ours", "bedrock"]
+    assert isinstance(settings, PrefixSettings)
     assert [upstream.prompt_cache for upstream in settings.upstreams] == ["openai", "off", "off"]
     assert [tenant.group for tenant in settings.tenants] == [None, "research", None]
     for name in re.findall(r"KNAPCACHE_([A-Z_]+)=", SETTINGS + OPERATIONS):

@@ -10,6 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from knapcache import InvalidInput
+from knapcache.features.prefix.settings import PrefixSettings
 from knapcache.proxy.settings import Settings
 
 DIGEST = "sha256:" + "ab" * 32
@@ -351,5 +352,7 @@ def test_trusted_proxies_are_addresses_or_networks() -> None:
 
 def test_a_prompt_cache_of_an_older_version_is_off() -> None:
     url = "https://bedrock-runtime.us-east-1.amazonaws.com"
-    (upstream,) = Settings(upstreams=[{"url": url, "prompt_cache": "bedrock"}]).upstreams
+    settings = Settings(upstreams=[{"url": url, "prompt_cache": "bedrock"}])
+    assert isinstance(settings, PrefixSettings)
+    (upstream,) = settings.upstreams
     assert upstream.prompt_cache == "off"

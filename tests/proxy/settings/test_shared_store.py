@@ -14,9 +14,9 @@ from knapcache.proxy.http.asgi_request import RequestRejected
 from knapcache.proxy.run import stored_admin_token, token_hint
 from knapcache.proxy.settings import Settings
 from knapcache.proxy.settings.loading import load, rows
-from knapcache.proxy.settings.problems import SECRET_FIELDS
 from knapcache.proxy.settings.secrets import server_secret
 from knapcache.proxy.settings.shared_store import parse_url
+from knapcache.proxy.settings.tables import secret_fields
 from knapcache.store.redis.urls import shown_url
 
 PASSWORD = "hunter2-of-the-engine"
@@ -46,7 +46,7 @@ def test_a_url_that_cannot_be_parsed_is_one_error_without_the_password(url: str,
 
 def test_no_value_of_a_secret_setting_is_in_an_error() -> None:
     secret = {name for name, field in Settings.model_fields.items() if "SecretStr" in repr(field.annotation)}
-    assert {"admin_token", "secret", "store"} <= secret <= SECRET_FIELDS
+    assert {"admin_token", "secret", "store"} <= secret <= secret_fields(Settings)
 
 
 def test_url_and_secret_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:

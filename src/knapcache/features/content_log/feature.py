@@ -8,6 +8,7 @@ import contextlib
 from knapcache.features.content_log.capture import ContentCapture
 from knapcache.features.content_log.file import FILE_NAME
 from knapcache.features.content_log.log import ContentLog
+from knapcache.features.content_log.settings import ContentLogSettings
 from knapcache.proxy.features import Feature, ProxyContext
 from knapcache.proxy.hooks import CallContext, CallHooks
 
@@ -22,6 +23,7 @@ class ContentLogFeature(Feature):
         super().__init__(context)
         assert context.folder is not None, "settings refuse content_log with memory_only"
         settings = context.settings
+        assert isinstance(settings, ContentLogSettings)
         path = context.folder / FILE_NAME
         self.log = ContentLog(path, settings.content_log_bytes, settings.content_log_days, settings.redact)
         self._expiry: asyncio.Task[None] | None = None

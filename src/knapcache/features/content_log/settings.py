@@ -1,4 +1,4 @@
-"""Types of the settings of the content log."""
+"""Settings of the content log."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from knapcache.errors import InvalidInput
 from knapcache.features.content_log.redaction import redaction_rules
+from knapcache.proxy.settings.parts import SettingsPart
 from knapcache.proxy.settings.value_types import ByteSize, name_list
 
 MIN_BYTES = 1_000_000
-DEFAULT_RULES = ("emails", "keys")
 
 
 def plain_files_only(on: bool, info: ValidationInfo) -> bool:
@@ -31,6 +31,19 @@ def known_rules(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-ContentLogSwitch = Annotated[bool, AfterValidator(plain_files_only)]
-ContentLogBytes = Annotated[ByteSize, Field(ge=MIN_BYTES)]
-RedactionRules = Annotated[tuple[str, ...], BeforeValidator(name_list), AfterValidator(known_rules)]
+class ContentLogSettings(SettingsPart):
+    """What is logged, and for how long."""
+
+    content_log: Annotated[bool, AfterValidator(plain_files_only)] = Field(
+        False, description="write a log of requests and answers with their text"
+    )
+    content_log_bytes: ByteSize = Field(
+        1_000_000_000,
+        ge=MIN_BYTES,
+        description="maximum size of the content log; the oldest lines are deleted; at least 1MB",
+    )
+    content_log_days: float = Field(30.0, gt=0, le=36_500, description="days after which lines of it are deleted")
+    redact: Annotated[tuple[str, ...], BeforeValidator(name_list), AfterValidator(known_rules)] = Field(
+        ("emails", "keys"),
+        description="rules that remove texts from it: emails, keys, cards, and regular expressions",
+    )

@@ -10,5 +10,6 @@ SPEC = FeatureSpec(
     feature="knapcache.features.content_log.feature:ContentLogFeature",
     is_on=lambda settings: settings.content_log,
     turn_on="content_log = true",
+    settings="knapcache.features.content_log.settings:ContentLogSettings",
     commands=("knapcache.features.content_log.cli",),
 )

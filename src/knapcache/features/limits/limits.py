@@ -35,7 +35,7 @@ from knapcache.features.limits.core import (
 )
 from knapcache.features.limits.fallback_counts import FallbackCounts
 from knapcache.features.limits.refusal import LimitReached, amount, time_text
-from knapcache.features.limits.settings import LimitSettings
+from knapcache.features.limits.settings import LimitSettings, LimitsSettings
 from knapcache.model import Endpoint
 from knapcache.price.estimate import CostEstimator
 from knapcache.price.meter import Bill
@@ -246,6 +246,7 @@ class Limits:
 
     def configure(self, settings: Settings) -> None:
         """Take the limits of these settings from now on."""
+        assert isinstance(settings, LimitsSettings)
         whole = scope_of(ALL, settings.limits)
         self.whole = () if whole is None else (whole,)
         """The scope of all callers together, if it has limits."""

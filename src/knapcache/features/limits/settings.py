@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field, model_validator
 
 from knapcache.errors import InvalidInput
 from knapcache.price.weights import MAX_AMOUNT, Weights
+from knapcache.proxy.settings.parts import SettingsPart, TenantPart
+from knapcache.proxy.settings.tables import Table
 
 
-class LimitSettings(BaseModel):
+class LimitSettings(Table):
     """Limits on calls to upstreams. Days and months are those of UTC."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     usd_per_day: float | None = Field(
         None, gt=0.0, le=MAX_AMOUNT, description="US dollars paid to upstreams in a day (UTC); none: no limit"
@@ -35,18 +34,36 @@ class LimitSettings(BaseModel):
         None, ge=1, le=10**6, description="requests to upstreams that are in flight at the same time; none: no limit"
     )
 
-
-class HasLimits(Protocol):
-    """A tenant."""
-
-    name: str
-    limits: LimitSettings | None
+    def shown(self) -> dict[str, Any]:
+        """Return the limits that there are."""
+        return self.model_dump(mode="json", exclude_defaults=True)
 
 
-def check_spend_limits(cost: str, limits: LimitSettings | None, tenants: Iterable[HasLimits]) -> None:
-    """Raise InvalidInput if there are spend limits, but the cost has no dollars."""
-    if Weights.of(cost).usd is not None:
-        return
-    for place, found in (("limits", limits), *((f"limits of the tenant {one.name}", one.limits) for one in tenants)):
-        if found is not None and (found.usd_per_day or found.usd_per_month):
-            raise InvalidInput(f"{place}: dollars need a cost with usd, such as 0*usd + seconds, not {cost!r}")
+class LimitsTenantSettings(TenantPart):
+    """The limits of a tenant."""
+
+    limits: LimitSettings | None = Field(
+        None, description="limits on the tenant's calls to upstreams, a table as the setting limits; none: no limits"
+    )
+
+
+class LimitsSettings(SettingsPart):
+    """The limits of all callers together."""
+
+    if TYPE_CHECKING:
+        tenants: tuple[LimitsTenantSettings, ...]
+
+    limits: LimitSettings | None = Field(
+        None, description="limits on the calls of all callers together to upstreams: a table; none: no limits"
+    )
+
+    @model_validator(mode="after")
+    def _dollars_are_counted(self) -> Self:
+        """Reject spend limits if the cost has no dollars."""
+        if Weights.of(self.cost).usd is not None:
+            return self
+        tenants = ((f"limits of the tenant {tenant.name}", tenant.limits) for tenant in self.tenants)
+        for place, found in (("limits", self.limits), *tenants):
+            if found is not None and (found.usd_per_day or found.usd_per_month):
+                raise InvalidInput(f"{place}: dollars need a cost with usd, such as 0*usd + seconds, not {self.cost!r}")
+        return self

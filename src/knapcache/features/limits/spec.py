@@ -18,4 +18,7 @@ SPEC = FeatureSpec(
     feature="knapcache.features.limits.feature:LimitsFeature",
     is_on=is_on,
     turn_on="limits = { usd_per_day = 10.0 }",
+    settings="knapcache.features.limits.settings:LimitsSettings",
+    tenant_settings="knapcache.features.limits.settings:LimitsTenantSettings",
+    reloaded=("limits",),
 )

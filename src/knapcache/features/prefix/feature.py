@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from knapcache.features.prefix.hooks import PrefixHooks
+from knapcache.features.prefix.settings import PrefixSettings
 from knapcache.features.prefix.tier import PrefixTier
 from knapcache.proxy.features import Feature, ProxyContext
 from knapcache.proxy.hooks import CallContext, CallHooks
@@ -16,6 +17,7 @@ class PrefixFeature(Feature):
     def __init__(self, context: ProxyContext) -> None:
         super().__init__(context)
         settings = context.settings
+        assert isinstance(settings, PrefixSettings)
         self.tiers = {
             each.name: PrefixTier(
                 each.name,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
+from knapcache.features.prefix.settings import PrefixRouteSettings
 from knapcache.features.prefix.tier import PrefixMarker, PrefixTier, reported_event
 from knapcache.price.meter import Bill
 from knapcache.proxy.events.events import PrefixEvent
@@ -23,7 +25,8 @@ class PrefixHooks(CallHooks):
 
     def __init__(self, call: CallContext, tiers: Mapping[str, PrefixTier], pool: DeadlinePool) -> None:
         self._call, self._tiers, self._pool = call, tiers, pool
-        self._mode = None if call.route is None else call.route.prefix
+        route = cast(PrefixRouteSettings | None, call.route)
+        self._mode = None if route is None else route.prefix
         self.edits = self._mode != "off" and call.upstream.name in tiers
 
     def editor(self, upstream: Upstream, model: str) -> PrefixMarker | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from knapcache.proxy.feature_list import FeatureSpec
+from knapcache.proxy.feature_list import FeatureSpec, Flag
 
 
 def is_on(settings: Any) -> bool:
@@ -18,5 +18,11 @@ SPEC = FeatureSpec(
     feature="knapcache.features.prefix.feature:PrefixFeature",
     is_on=is_on,
     turn_on='prefix = "on"',
+    settings="knapcache.features.prefix.settings:PrefixSettings",
+    route_settings="knapcache.features.prefix.settings:PrefixRouteSettings",
+    upstream_settings="knapcache.features.prefix.settings:PrefixUpstreamSettings",
+    flags=(
+        Flag("prefix", "MODE", "marks for the provider's prompt cache: off, observe, on or manage (default: observe)"),
+    ),
     commands=("knapcache.features.prefix.cli",),
 )

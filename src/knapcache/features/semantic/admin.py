@@ -18,6 +18,7 @@ from knapcache.errors import InvalidInput, StoreError
 from knapcache.features.semantic import models as models
 from knapcache.features.semantic.certificate import ALPHA, LEVELS
 from knapcache.features.semantic.recent_matches import MAX_MATCHES, RecentMatch, RecentMatches
+from knapcache.features.semantic.settings import SemanticSettings
 from knapcache.features.semantic.totals import FEEDBACK, ScopeTotals, SemanticTotals
 from knapcache.proxy.admin.context import AdminContext
 from knapcache.proxy.events.events import MATCH_KINDS, SemanticEvent, VerdictEvent
@@ -69,6 +70,7 @@ class SemanticAdmin:
     ) -> models.SemanticStatus:
         """Return the response of GET /semantic. content: with questions. May wait for a shared store."""
         context, settings = self._context, self._context.settings
+        assert isinstance(settings, SemanticSettings)
         context.refresh()
         today, total = context.history.semantic()
         known = next((one for one in reports if "model" in one), {})

@@ -14,6 +14,7 @@ from knapcache.features.semantic.judging import Judge
 from knapcache.features.semantic.log import MemoryLog, SemanticLog
 from knapcache.features.semantic.matcher import Matcher
 from knapcache.features.semantic.redis_log import RedisLog
+from knapcache.features.semantic.settings import SemanticSettings
 from knapcache.features.semantic.sqlite_log import SqliteLog
 from knapcache.features.semantic.tier import SemanticTier
 from knapcache.proxy.features import ProxyContext
@@ -31,6 +32,7 @@ def open_semantic(context: ProxyContext) -> SemanticCalls:
     Raises MissingExtra if the local model is to be used and is not installed.
     """
     settings, folder, shared_store = context.settings, context.folder, context.shared_store
+    assert isinstance(settings, SemanticSettings)
     check_embedder(settings)  # a start without it would look like a tier that learns
     encryption = Encryption(context.encryption_keys) if context.encryption_keys else None
 
@@ -69,6 +71,7 @@ def open_semantic(context: ProxyContext) -> SemanticCalls:
 
 def check_embedder(settings: Settings) -> None:
     """Raise MissingExtra or InvalidInput if the embedding model of the settings cannot be used. It takes no time."""
+    assert isinstance(settings, SemanticSettings)
     if settings.semantic_embeddings is None:
         check_local_embedder()
         return
@@ -81,6 +84,7 @@ def check_embedder(settings: Settings) -> None:
 
 def open_embedder(settings: Settings) -> Embedder:
     """Return the embedding model of the settings. Raises InvalidInput, MissingExtra or UpstreamFailed."""
+    assert isinstance(settings, SemanticSettings)
     if settings.semantic_embeddings is None:
         return local_embedder()
     key = os.environ.get(settings.semantic_embeddings_key_env or "", "")

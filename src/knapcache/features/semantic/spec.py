@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from knapcache.proxy.feature_list import FeatureSpec
+from knapcache.proxy.feature_list import FeatureSpec, Flag
 
 
 def is_on(settings: Any) -> bool:
@@ -19,5 +19,9 @@ SPEC = FeatureSpec(
     feature="knapcache.features.semantic.feature:SemanticFeature",
     is_on=is_on,
     turn_on='semantic = "shadow"',
+    settings="knapcache.features.semantic.settings:SemanticSettings",
+    tenant_settings="knapcache.features.semantic.settings:SemanticTenantSettings",
+    route_settings="knapcache.features.semantic.settings:SemanticRouteSettings",
+    flags=(Flag("semantic", "MODE", "answers to questions in another wording: off, shadow or on (default: off)"),),
     commands=("knapcache.features.semantic.cli",),
 )

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from knapcache.errors import InvalidInput, MissingExtra, StoreError, UpstreamFailed
 from knapcache.features.semantic.learner import Label
 from knapcache.features.semantic.matcher import Asked, Found, Matcher
+from knapcache.features.semantic.settings import SemanticSettings
 from knapcache.proxy.events.events import SemanticEvent
 from knapcache.proxy.settings import Settings
 from knapcache.threads import DeadlinePool
@@ -57,6 +58,7 @@ class SemanticTier:
         self._started_at = time.monotonic()
         self.sweeps = False
         """Whether this process removes questions whose entries are gone, and writes the index."""
+        assert isinstance(settings, SemanticSettings)
         self.show_content, self.max_temperature = settings.show_content, settings.semantic_temperature
         self._modes, self._errors = scopes(settings)
 
@@ -198,6 +200,7 @@ def scopes(settings: Settings) -> tuple[dict[str, str], dict[str, float]]:
     There is one for each tenant, or one for all callers if there are no tenants; and the same again for each route that
     has its own mode or error.
     """
+    assert isinstance(settings, SemanticSettings)
     modes: dict[str, str] = {"": settings.semantic}
     errors = {"": settings.semantic_error}
     if settings.tenants:

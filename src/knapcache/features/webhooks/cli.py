@@ -28,9 +28,12 @@ def add(commands: Any) -> None:
 
 
 def execute(args: argparse.Namespace) -> None:
+    from knapcache.features.webhooks.settings import WebhooksSettings
     from knapcache.proxy.settings.loading import load
 
-    found = [each for each in load(args.config, secrets=False).settings.webhook if args.name in (None, each.name)]
+    settings = load(args.config, secrets=False).settings
+    assert isinstance(settings, WebhooksSettings)
+    found = [each for each in settings.webhook if args.name in (None, each.name)]
     if not found:
         raise InvalidInput("the settings have no [[webhook]]" + (f" named {args.name!r}" if args.name else ""))
     rows = asyncio.run(send(found))

@@ -8,6 +8,7 @@ from typing import Any
 
 from knapcache.features.webhooks.client import WebhookClient
 from knapcache.features.webhooks.delivery import Webhooks
+from knapcache.features.webhooks.settings import WebhooksSettings
 from knapcache.features.webhooks.watch import StateWatcher
 from knapcache.proxy.events.pipeline import EventPipeline
 from knapcache.proxy.features import Feature, ProxyContext
@@ -21,6 +22,7 @@ class WebhooksFeature(Feature):
     def __init__(self, context: ProxyContext) -> None:
         super().__init__(context)
         self._client = WebhookClient()
+        assert isinstance(context.settings, WebhooksSettings)
         self.webhooks = Webhooks(context.settings.webhook, self._client.post)
         self._watch: asyncio.Task[None] | None = None
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
 from knapcache.errors import InvalidInput
+from knapcache.proxy.settings.parts import SettingsPart
+from knapcache.proxy.settings.tables import MAYBE_SECRET, NOT_SHOWN, Table, unique_names
 from knapcache.proxy.settings.value_types import Label, NameList, split_http_url
 
 WEBHOOK_EVENTS = (
@@ -36,15 +38,15 @@ def webhook_events(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-class WebhookSettings(BaseModel):
+class WebhookSettings(Table):
     """A URL that gets a request when a state changes."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
     name: Label = Field(description="name in the log")
-    url: Annotated[str, AfterValidator(webhook_url)] = Field(description="URL that gets a POST for each event")
+    url: Annotated[str, AfterValidator(webhook_url), MAYBE_SECRET] = Field(
+        description="URL that gets a POST for each event"
+    )
     events: Annotated[NameList, AfterValidator(webhook_events)] = Field((), description="events to send; none: all")
-    secret_env: str | None = Field(
+    secret_env: Annotated[str | None, MAYBE_SECRET] = Field(
         None, description="environment variable with the secret of the signature; none: not signed"
     )
 
@@ -61,3 +63,15 @@ class WebhookSettings(BaseModel):
     def wants(self, event: str) -> bool:
         """Return whether an event is sent to it."""
         return not self.events or event in self.events
+
+    def shown(self) -> dict[str, Any]:
+        """Return the table without the URL, which often is a secret: who knows it can send."""
+        return super().shown() | {"url": NOT_SHOWN}
+
+
+class WebhooksSettings(SettingsPart):
+    """All webhooks."""
+
+    webhook: Annotated[tuple[WebhookSettings, ...], AfterValidator(unique_names)] = Field(
+        (), description="URLs that get changes of state; none: none"
+    )

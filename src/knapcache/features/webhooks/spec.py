@@ -10,5 +10,6 @@ SPEC = FeatureSpec(
     feature="knapcache.features.webhooks.feature:WebhooksFeature",
     is_on=lambda settings: bool(settings.webhook),
     turn_on='webhook = [{ name = "chat", url = "https://example.com/hook" }]',
+    settings="knapcache.features.webhooks.settings:WebhooksSettings",
     commands=("knapcache.features.webhooks.cli",),
 )

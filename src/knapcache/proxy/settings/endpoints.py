@@ -7,22 +7,13 @@ import re
 import ssl
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    SecretStr,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, field_validator, model_validator
 
 from knapcache.errors import InvalidInput
 from knapcache.exchange.headers import CREDENTIALS
-from knapcache.features.limits.settings import LimitSettings
+from knapcache.proxy.settings.composition import with_features
+from knapcache.proxy.settings.tables import MAYBE_SECRET, NOT_SHOWN, Table
 from knapcache.proxy.settings.value_types import (
     LOCAL,
     SECRETS_NEEDED,
@@ -32,6 +23,7 @@ from knapcache.proxy.settings.value_types import (
     NameList,
     PositiveSeconds,
     header_fields,
+    provider_of,
     proxy_url,
     upstream_url,
     valid_token,
@@ -61,18 +53,12 @@ def reason(error: OSError) -> str:
     return error.reason or "unknown" if isinstance(error, ssl.SSLError) else error.strerror or type(error).__name__
 
 
-def is_below(host: str, domain: str) -> bool:
-    """Return whether a host is a domain or below it."""
-    return host == domain or host.endswith("." + domain)
-
-
-class UpstreamSettings(BaseModel):
+@with_features("upstream_settings")
+class UpstreamSettings(Table):
     """A provider endpoint."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
     name: str = Field(min_length=1, max_length=64, description="name in logs and metrics; default: the host of url")
-    url: Annotated[str, AfterValidator(upstream_url)] = Field(
+    url: Annotated[str, AfterValidator(upstream_url), MAYBE_SECRET] = Field(
         description="base URL, to which /chat/completions is appended; local: the embedded model"
     )
     models: NameList = Field(
@@ -81,15 +67,10 @@ class UpstreamSettings(BaseModel):
     kind: Literal["openai", "anthropic"] = Field(
         "openai", description="API of the provider; default: anthropic for hosts of anthropic.com, otherwise openai"
     )
-    prompt_cache: Literal["anthropic", "openai", "off"] = Field(
-        "off",
-        description="prompt cache of the provider, for `prefix`; default: anthropic for kind anthropic, openai for "
-        "hosts of openai.com and openai.azure.com, otherwise off",
-    )
-    key_env: str | None = Field(
+    key_env: Annotated[str | None, MAYBE_SECRET] = Field(
         None, description="environment variable with the provider's API key; none: the caller's key is passed on"
     )
-    headers: Annotated[dict[str, str], AfterValidator(header_fields)] = Field(
+    headers: Annotated[dict[str, str], AfterValidator(header_fields), MAYBE_SECRET] = Field(
         {}, repr=False, description="additional request headers"
     )
     timeout: PositiveSeconds = Field(600.0, description="maximum time between two bytes of a response")
@@ -114,27 +95,11 @@ class UpstreamSettings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _defaults_from_url(cls, values: Any) -> Any:
-        """Derive name, kind and prompt cache from the host of the URL."""
+        """Derive name and kind from the host of the URL."""
         if not isinstance(values, dict) or not isinstance(values.get("url"), str):
             return values
-        try:
-            host = urlsplit(values["url"]).hostname or LOCAL
-        except ValueError:  # the validator of url reports it
-            host = LOCAL
-        kind = values.get("kind", "anthropic" if is_below(host, "anthropic.com") else "openai")
-        prompt_cache = "openai" if is_below(host, "openai.com") or is_below(host, "openai.azure.com") else "off"
-        return {
-            "name": host,
-            "kind": kind,
-            "prompt_cache": "anthropic" if kind == "anthropic" else prompt_cache,
-            **values,
-        }
-
-    @field_validator("prompt_cache", mode="before")
-    @classmethod
-    def _without_bedrock(cls, name: Any) -> Any:
-        """Accept the value in files of older versions, which marked requests to Bedrock's own API."""
-        return "off" if name == "bedrock" else name
+        host, kind = provider_of(values)
+        return {"name": host, "kind": kind, **values}
 
     @field_validator("key_env")
     @classmethod
@@ -198,9 +163,9 @@ class UpstreamSettings(BaseModel):
         """The provider's API key, read from the environment at each access."""
         return os.environ.get(self.key_env) if self.key_env else None
 
-
-SemanticMode = Literal["off", "shadow", "on"]
-ErrorRate = Annotated[float, Field(gt=0.0, lt=0.5)]
+    def shown(self) -> dict[str, Any]:
+        """Return the table without the values of headers."""
+        return super().shown() | {"headers": dict.fromkeys(self.headers, NOT_SHOWN)}
 
 
 def has_own_credential(settings: UpstreamSettings) -> bool:
@@ -208,25 +173,17 @@ def has_own_credential(settings: UpstreamSettings) -> bool:
     return settings.key_env is not None or any(name.lower() in CREDENTIALS for name in settings.headers)
 
 
-class TenantSettings(BaseModel):
+@with_features("tenant_settings")
+class TenantSettings(Table):
     """A configured caller and its share of the cache."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
     name: Label = Field(description="name in logs, metrics and the dashboard")
-    keys: tuple[str, ...] = Field(repr=False, description='digests of its API keys, "sha256:…"')
+    keys: Annotated[tuple[str, ...], MAYBE_SECRET] = Field(
+        repr=False, description='digests of its API keys, "sha256:…"'
+    )
     group: Label | None = Field(None, description="tenants of one group share their entries; none: no group")
     quota: ByteSize | None = Field(
         None, description="maximum size of the entries of the tenant or its group; none: no limit"
-    )
-    semantic: SemanticMode | None = Field(
-        None, description="answers to questions in another wording: off, shadow or on; none: as the proxy's setting"
-    )
-    semantic_error: ErrorRate | None = Field(
-        None, description="allowed share of wrong answers among those; none: as the proxy's setting"
-    )
-    limits: LimitSettings | None = Field(
-        None, description="limits on the tenant's calls to upstreams, a table as the setting limits; none: no limits"
     )
     pass_key: bool = Field(False, description="pass the tenant's key to the upstream, if it is the provider's key")
 
@@ -247,6 +204,10 @@ class TenantSettings(BaseModel):
                 "must not be anonymous, everyone or caller-…, which are names of callers that are not tenants"
             )
         return name
+
+    def shown(self) -> dict[str, Any]:
+        """Return the table without the digests."""
+        return super().shown() | {"keys": f"{len(self.keys)} {NOT_SHOWN}"}
 
 
 def default_upstreams() -> list[dict[str, Any]]:
@@ -272,18 +233,18 @@ def check_keys_and_quotas(tenants: tuple[TenantSettings, ...]) -> tuple[TenantSe
 Tenants = Annotated[tuple[TenantSettings, ...], AfterValidator(check_keys_and_quotas)]
 
 
-class AdminTokenSettings(BaseModel):
+class AdminTokenSettings(Table):
     """A further token of the admin API, with a role. The token itself is in no setting."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     name: Label = Field(description="name in the audit log and on the dashboard")
     role: Literal["read-only", "operator"] = Field(
         "read-only", description="read-only: figures, no content and no changes; operator: everything"
     )
-    digest: str | None = Field(None, repr=False, description='digest of the token, "sha256:…"')
-    token_env: str | None = Field(None, description="environment variable with the token, in place of digest")
-    token_file: Path | None = Field(
+    digest: Annotated[str | None, MAYBE_SECRET] = Field(None, repr=False, description='digest of the token, "sha256:…"')
+    token_env: Annotated[str | None, MAYBE_SECRET] = Field(
+        None, description="environment variable with the token, in place of digest"
+    )
+    token_file: Annotated[Path | None, MAYBE_SECRET] = Field(
         None, validate_default=True, description="file with the token, in place of digest; read again when it changes"
     )
 
@@ -317,3 +278,7 @@ class AdminTokenSettings(BaseModel):
         if {"digest", "token_env"} <= info.data.keys() and len(given) + (path is not None) != 1:
             raise InvalidInput("give one of digest, token_env and token_file")
         return path and path.expanduser().absolute()
+
+    def shown(self) -> dict[str, Any]:
+        """Return the table without the digest."""
+        return super().shown() | {"digest": self.digest and NOT_SHOWN}

@@ -14,15 +14,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, SecretStr
+from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 from pydantic_settings import EnvSettingsSource
 
 from knapcache.errors import InvalidInput, reason_text
-from knapcache.features.limits.settings import LimitSettings
-from knapcache.features.webhooks.settings import WebhookSettings
-from knapcache.proxy.settings import AdminTokenSettings, RouteSettings, Settings, TenantSettings, UpstreamSettings
+from knapcache.proxy.settings import Settings
 from knapcache.proxy.settings.problems import known_names, unknown_setting
+from knapcache.proxy.settings.tables import redacted
 from knapcache.proxy.settings.value_types import SECRETS_NEEDED, byte_size, byte_size_or_zero, duration
 
 PREFIX = "KNAPCACHE_"
@@ -138,29 +137,6 @@ def rows(loaded: LoadedSettings) -> list[dict[str, Any]]:
         }
         for name, field in Settings.model_fields.items()
     ]
-
-
-def redacted(value: Any) -> Any:
-    """Convert a value to JSON types and replace secrets."""
-    if isinstance(value, SecretStr):
-        return "(not shown)"
-    if isinstance(value, UpstreamSettings):
-        return {**_fields(value), "headers": dict.fromkeys(value.headers, "(not shown)")}
-    if isinstance(value, TenantSettings):
-        return {**_fields(value), "keys": f"{len(value.keys)} (not shown)"}
-    if isinstance(value, AdminTokenSettings):
-        return {**_fields(value), "digest": value.digest and "(not shown)"}
-    if isinstance(value, WebhookSettings):
-        return {**_fields(value), "url": "(not shown)"}
-    if isinstance(value, RouteSettings | LimitSettings):
-        return value.model_dump(mode="json", exclude_defaults=True)
-    if isinstance(value, tuple):
-        return [redacted(item) for item in value]
-    return str(value) if isinstance(value, Path) else value
-
-
-def _fields(value: BaseModel) -> dict[str, Any]:
-    return {name: redacted(getattr(value, name)) for name in type(value).model_fields}
 
 
 def _with_source(line: str, sources: Mapping[str, str], config: Path | None) -> str:

@@ -1,4 +1,4 @@
-"""Every setting of the proxy: type, default and description.
+"""Every setting of the proxy's core: type, default and description. Those of features are added (composition.py).
 
 A `Settings` is validated when it is built and immutable afterwards. `Settings(port=0, path=folder)` reads only its
 arguments; `loading.load` adds a file, the environment and flags. Some defaults depend on other settings or on the
@@ -13,21 +13,17 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from platformdirs import user_data_dir
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from knapcache.errors import InvalidInput
-from knapcache.features.content_log.settings import DEFAULT_RULES, ContentLogBytes, ContentLogSwitch, RedactionRules
-from knapcache.features.limits.settings import LimitSettings, check_spend_limits
-from knapcache.features.webhooks.settings import WebhookSettings
 from knapcache.proxy.settings.cache_values import Cost, FallbackPrice, PolicyName, Prices, ShadowList
+from knapcache.proxy.settings.composition import with_features
 from knapcache.proxy.settings.endpoints import (
     AdminTokenSettings,
-    ErrorRate,
-    SemanticMode,
     Tenants,
     TenantSettings,
     UpstreamSettings,
@@ -36,6 +32,7 @@ from knapcache.proxy.settings.endpoints import (
 from knapcache.proxy.settings.problems import problems
 from knapcache.proxy.settings.routes import RouteSettings, check_upstreams
 from knapcache.proxy.settings.shared_store import MemoryOnly, SecretDigits, StoreUrl, derived_token, parse_url
+from knapcache.proxy.settings.tables import MAYBE_SECRET, unique_names
 from knapcache.proxy.settings.value_types import (
     PASSTHROUGH,
     AbsolutePath,
@@ -62,6 +59,7 @@ DERIVED: Any = None
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 
 
+@with_features("settings")
 class Settings(BaseSettings):
     """All settings, in the order of `--show-settings` and the reference."""
 
@@ -72,6 +70,7 @@ class Settings(BaseSettings):
         env_prefix="KNAPCACHE_",
         env_ignore_empty=True,
         validate_default=True,
+        defer_build=True,
     )
 
     # Address, files and processes.
@@ -141,7 +140,6 @@ class Settings(BaseSettings):
         (), description="configured callers; none: any caller, with a separate namespace per API key"
     )
     route: tuple[RouteSettings, ...] = Field((), description="rules for a part of the requests; none: one rule for all")
-    webhook: tuple[WebhookSettings, ...] = Field((), description="URLs that get changes of state; none: none")
     share_all: bool = Field(False, description="without tenants: one namespace for all callers")
     allow_anonymous: bool = Field(
         DERIVED, description="accept requests without an API key; default: true on loopback without tenants"
@@ -163,37 +161,7 @@ class Settings(BaseSettings):
         description="maximum size of an answer; a longer stream is forwarded but not cached, a longer plain answer "
         "is an error",
     )
-    prefix: Literal["off", "observe", "on", "manage"] = Field(
-        "observe",
-        description="marks for the provider's prompt cache; observe: none, only show what they would save; on: mark "
-        "requests that carry no marks; manage: also change the TTL of callers' own marks",
-    )
-    semantic: SemanticMode = Field(
-        "off",
-        description="answers to questions in another wording; shadow: serve none, only learn and measure; "
-        "on: serve them once their error rate is certified",
-    )
-    semantic_error: ErrorRate = Field(
-        0.01, description="allowed share of wrong answers among those served to questions in another wording"
-    )
-    semantic_temperature: float = Field(
-        0.0, ge=0.0, le=2.0, description="requests that set a higher temperature are never matched with other wordings"
-    )
-    semantic_judge: str | None = Field(
-        None, description="model that compares answers if nothing simpler decides; one of the upstreams serves it"
-    )
-    semantic_questions: int = Field(
-        100_000, ge=100, le=10_000_000, description="maximum number of questions that are compared with new ones"
-    )
-    semantic_embeddings: Url | None = Field(
-        None, description="URL of an OpenAI-compatible API with /embeddings; none: the local embedding model"
-    )
-    semantic_embeddings_model: str | None = Field(None, description="embedding model of that API")
-    semantic_embeddings_key_env: str | None = Field(None, description="environment variable with the key of that API")
     wait: Seconds = Field(60.0, description="how long a request waits for an identical request in flight")
-    limits: LimitSettings | None = Field(
-        None, description="limits on the calls of all callers together to upstreams: a table; none: no limits"
-    )
 
     # Limits.
     max_body: ByteSize = Field(32_000_000, description="maximum size of a request body")
@@ -254,17 +222,9 @@ class Settings(BaseSettings):
     request_log_bytes: ByteSize = Field(
         64_000_000, description="maximum size of the request log, and of the prefix log"
     )
-    content_log: ContentLogSwitch = Field(False, description="write a log of requests and answers with their text")
-    content_log_bytes: ContentLogBytes = Field(
-        1_000_000_000, description="maximum size of the content log; the oldest lines are deleted; at least 1MB"
-    )
-    content_log_days: float = Field(30.0, gt=0, le=36_500, description="days after which lines of it are deleted")
-    redact: RedactionRules = Field(
-        DEFAULT_RULES, description="rules that remove texts from it: emails, keys, cards, and regular expressions"
-    )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="minimum level of log lines")
     log_format: Literal["text", "json"] = Field("text", description="format of log lines")
-    otlp_endpoint: Url | None = Field(
+    otlp_endpoint: Annotated[Url | None, MAYBE_SECRET] = Field(
         None, description="URL of the OpenTelemetry collector for traces; none: no traces"
     )
 
@@ -277,6 +237,11 @@ class Settings(BaseSettings):
     local_prompt_cache: ByteSizeOrZero = Field(
         256_000_000, description="memory in which the embedded model keeps prompts that it has read; 0: none"
     )
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """A setting of a feature. Only for code of the core that names such settings: it should not."""
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -338,13 +303,10 @@ class Settings(BaseSettings):
     def _default_upstreams(cls, value: Any) -> Any:
         return value or default_upstreams()
 
-    @field_validator("upstreams", "tenants", "route", "webhook", "admin_tokens")
+    @field_validator("upstreams", "tenants", "route", "admin_tokens")
     @classmethod
     def _unique_names(cls, items: tuple[Any, ...]) -> tuple[Any, ...]:
-        names = [item.name for item in items]
-        if duplicates := sorted({name for name in names if names.count(name) > 1}):
-            raise InvalidInput(f"must have different names: {duplicates[0]!r} occurs more than once")
-        return items
+        return unique_names(items)
 
     @field_validator("route")
     @classmethod
@@ -385,7 +347,6 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _no_open_use_of_keys(self) -> Settings:
         """Reject a configured provider key on a public address if any caller could use it."""
-        check_spend_limits(self.cost, self.limits, self.tenants)
         key_variables = [upstream.key_env for upstream in self.upstreams if upstream.key_env]
         if key_variables and not self.loopback and not self.tenants and not self.allow_anonymous:
             raise InvalidInput(

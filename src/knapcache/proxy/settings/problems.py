@@ -12,14 +12,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from knapcache.errors import suggestion
+from knapcache.proxy.settings.tables import secret_fields, secret_tables, tables_of
 
-SECRET_FIELDS = {
-    "admin_token", "digest", "headers", "key_env", "keys", "otlp_endpoint", "proxy", "secret",
-    "semantic_embeddings_key_env", "store", "secret_env", "token_env", "token_file", "url",
-}  # fmt: skip
-"""Settings whose values may be or contain secrets, also by mistake: a password in a URL, a key in key_env."""
-SECRET_TABLES = {"admin_tokens", "upstreams", "tenants", "prices", "webhook"}
-"""Settings whose unparsed text may contain any of these fields."""
 LIST_SETTINGS = "`knapcache serve --show-settings` lists them"
 MAX_SHOWN = 60
 """Characters of a value in a message."""
@@ -42,7 +36,9 @@ def _line(detail: Any, model: type[BaseModel]) -> str:
     text = plain_message(detail["type"], detail["msg"])
     if not name:
         return text
-    hidden = any(step in SECRET_FIELDS for step in where) or where[-1] in SECRET_TABLES or isinstance(where[-1], int)
+    hidden = (
+        not secret_fields(model).isdisjoint(where) or where[-1] in secret_tables(model) or isinstance(where[-1], int)
+    )
     plain = isinstance(detail["input"], (str, int, float, bool))
     given = shorten(detail["input"])
     suffix = "" if hidden or not plain or ", not " in text or given in text else f", not {given}"
@@ -84,8 +80,7 @@ def known_names(model: type[BaseModel], where: Sequence[str | int]) -> list[str]
     """Return the setting names that are valid at a location."""
     if len(where) == 1:
         return list(model.model_fields)
-    inner = model.model_fields[str(where[0])].annotation
-    kinds = [kind for kind in getattr(inner, "__args__", ()) if isinstance(kind, type) and issubclass(kind, BaseModel)]
+    kinds = tables_of(model.model_fields[str(where[0])])
     return list(kinds[0].model_fields) if kinds else []
 
 

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from knapcache.errors import InvalidInput
 from knapcache.model import Endpoint
-from knapcache.proxy.settings.endpoints import ErrorRate, SemanticMode, UpstreamSettings, has_own_credential
+from knapcache.proxy.settings.composition import with_features
+from knapcache.proxy.settings.endpoints import UpstreamSettings, has_own_credential
+from knapcache.proxy.settings.tables import Table
 from knapcache.proxy.settings.value_types import HEADER, Label, NameList, PositiveSeconds, name_list
 from knapcache.tags import checked_tags
 
@@ -58,10 +60,8 @@ def model_name(name: str) -> str:
     return name
 
 
-class RouteUpstreamSettings(BaseModel):
+class RouteUpstreamSettings(Table):
     """An upstream of a route."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(min_length=1, max_length=64, description="name of the upstream")
     model: Annotated[str, AfterValidator(model_name)] | None = Field(
@@ -70,10 +70,9 @@ class RouteUpstreamSettings(BaseModel):
     weight: float = Field(1.0, gt=0.0, le=1000.0, description="share of the requests, for balance")
 
 
-class RouteSettings(BaseModel):
+@with_features("route_settings")
+class RouteSettings(Table):
     """Rules for the requests that meet all conditions of the route. The first route that a request meets applies."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Label = Field(description="name in logs, headers and the dashboard")
     model: NameList = Field((), description="condition: one of these patterns of models, with * and ?; none: any model")
@@ -113,15 +112,10 @@ class RouteSettings(BaseModel):
         description="which of several upstreams is asked first; the others are asked if it fails",
     )
     fallback_cache: bool = Field(False, description="store answers of another model than the caller asked for")
-    prefix: Literal["off", "observe", "on", "manage"] | None = Field(
-        None, description="marks for the provider's prompt cache; none: as the proxy's setting"
-    )
-    semantic: SemanticMode | None = Field(
-        None, description="answers to questions in another wording; none: as the tenant's setting"
-    )
-    semantic_error: ErrorRate | None = Field(
-        None, description="allowed share of wrong answers among those; none: as the tenant's setting"
-    )
+
+    def shown(self) -> dict[str, Any]:
+        """Return the conditions and rules that there are."""
+        return self.model_dump(mode="json", exclude_defaults=True)
 
 
 def check_upstreams(routes: Iterable[RouteSettings], upstreams: Iterable[UpstreamSettings]) -> None:

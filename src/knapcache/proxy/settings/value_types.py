@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any
@@ -143,6 +144,20 @@ def http_url(value: str) -> str:
 def upstream_url(value: str) -> str:
     """Check the URL of an upstream, or LOCAL."""
     return value if value == LOCAL else http_url(value)
+
+
+def provider_of(upstream: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the host of an upstream's URL, and its kind: the given one, or the one of the host."""
+    try:
+        host = urlsplit(upstream["url"]).hostname or LOCAL
+    except ValueError:  # the validator of url reports it
+        host = LOCAL
+    return host, upstream.get("kind", "anthropic" if is_below(host, "anthropic.com") else "openai")
+
+
+def is_below(host: str, domain: str) -> bool:
+    """Return whether a host is a domain or below it."""
+    return host == domain or host.endswith("." + domain)
 
 
 def proxy_url(value: str) -> str:
