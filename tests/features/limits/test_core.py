@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from unittest.mock import Mock
 
 import pytest
 
@@ -20,6 +21,8 @@ from knapcache.features.limits.core import (
     slots_at,
     window_end,
 )
+from knapcache.features.limits.limits import Reservation
+from knapcache.price import Bill
 
 NOON = datetime(2026, 12, 31, 12, 0, tzinfo=UTC).timestamp()
 
@@ -93,3 +96,19 @@ def test_each_threshold_is_crossed_by_one_payment() -> None:
     assert found == [("usd_per_day", 50), ("usd_per_day", 80), ("usd_per_day", 100)]
     assert crossed(limits, ScopeUsage(), 60.0) == [("usd_per_day", 100), ("usd_per_month", 50)], "the highest one only"
     assert crossed(limits, ScopeUsage(usd_day=4.0), 0.0) == []
+
+
+@pytest.mark.parametrize(
+    ("bill", "paid"),
+    [
+        (None, CallAmounts(1, 0.5, 10.0)),
+        (Bill(2.0, 1.0, 2.0, "fallback", tokens=5), CallAmounts(1, 2.0, 10.0)),
+        (Bill(None, 1.0, 1.0, "seconds", tokens=30), CallAmounts(1, 0.5, 30.0)),
+    ],
+)
+def test_a_call_of_unknown_cost_counts_once_and_at_least_its_bill(bill: Bill | None, paid: CallAmounts) -> None:
+    limits = Mock()
+    reservation = Reservation(limits, (), CallAmounts(1, 0.5, 10.0))
+    assert [reservation.keep(bill=bill), reservation.keep(bill=bill)] == [paid.usd, 0.0]
+    (settled,) = limits.counts.settle.call_args_list
+    assert settled.args[0].paid == paid

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from knapcache.proxy.events.loop_watchdog import CLOCKS, LoopWatchdog
+from knapcache.proxy.events.loop_watchdog import CLOCKS, INTERVAL, LoopWatchdog
 from tests.support.timing import check_seconds
 
 
@@ -42,6 +42,15 @@ def test_a_callback_that_computes_is_a_stall() -> None:
         assert counts["+Inf"] - counts["0.1"] >= 1
     watchdog.reset()
     assert watchdog.longest == watchdog.longest_cpu == 0.0
+
+
+async def test_nothing_is_measured_after_stop() -> None:
+    watchdog = LoopWatchdog()
+    watchdog.stop()
+    watchdog.start()
+    watchdog.stop()
+    await asyncio.sleep(3 * INTERVAL)
+    assert dict(watchdog.samples("wall")[0])["+Inf"] == 0
 
 
 def test_a_process_that_does_not_run_uses_no_cpu() -> None:
