@@ -71,11 +71,8 @@ class Experiment(Generic[S]):
 
 
 def as_files(name: str, settings: ExperimentSettings, result: ExperimentResult) -> dict[str, bytes]:
-    """Return the contents of NAME.json and NAME.png."""
-    record = {
-        "name": name,
-        "settings": {**dataclasses.asdict(settings), "knapcache": version("knapcache")},
-        "rows": result.rows,
-    }
-    text = json.dumps(record, indent=1, allow_nan=False) + "\n"
+    """Return the contents of NAME.json, with a line for each row, and NAME.png."""
+    given = json.dumps({**dataclasses.asdict(settings), "knapcache": version("knapcache")}, allow_nan=False)
+    rows = ",\n".join(json.dumps(row, allow_nan=False) for row in result.rows)
+    text = f'{{"name": {json.dumps(name)}, "settings": {given}, "rows": [\n{rows}\n]}}\n'
     return {f"{name}.json": text.encode(), f"{name}.png": as_png(result.figure)}
