@@ -104,6 +104,11 @@ def test_the_command_line_reference_is_current() -> None:
     )
 
 
+def test_the_picture_of_the_packages_is_that_of_the_code() -> None:
+    house: Any = runpy.run_path(str(ROOT / "docs" / "house.py"))
+    assert house["PICTURE"].read_text(encoding="utf-8") == house["picture"](), "run python docs/house.py"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_python_examples_run(page: Path, tmp_path: Path, warm: WarmPython) -> None:
     for k, code in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)):
