@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from knapcache.testing import FakeUpstream
-from tests.support.browser import open_browser
+from tests.support.browser import chromium, visit
 from tests.support.programs import run_program
 from tests.support.proxy_process import ADMIN_TOKEN, ProxyProcess
 
@@ -48,8 +48,7 @@ def test_it_works_as_one_of_the_package_itself(
         assert client.get("/admin/v1/slow").json() == {"slow": 1}
         assert "/admin/v1/slow" in client.get("/admin/v1/openapi.json").json()["paths"]
         assert "slow_requests_total 1.0" in client.get("/metrics").text
-        with open_browser() as page:
-            page.goto(f"{proxy.url}/dashboard#token={ADMIN_TOKEN}")
+        with chromium() as browser, visit(browser, f"{proxy.url}/dashboard#token={ADMIN_TOKEN}") as page:
             page.get_by_text("1 slow requests").wait_for()
             page.goto(f"{proxy.url}/dashboard/slow_requests")
             page.get_by_text("1 slow requests").wait_for()
