@@ -10,6 +10,7 @@ from starlette.testclient import TestClient
 
 from knapcache import Cache, Reply
 from knapcache.cache.cache import internal_of
+from knapcache.features.panels import builtin_panels
 from knapcache.features.semantic.control import SemanticControl
 from knapcache.features.semantic.recent_matches import RecentMatches
 from knapcache.proxy.admin.app import admin_app
@@ -75,6 +76,7 @@ class AdminHarness:
             recent=recent,
             upstream_health=upstream_health,
             request_log=request_log,
+            panels=builtin_panels(lambda: self.settings),
         )
         consumers: tuple[EventConsumer, ...] = (self.history, metrics, recent, matches, upstream_health)
         for consumer in consumers:

@@ -11,7 +11,6 @@ import secrets
 import socket
 import threading
 import time
-from pathlib import Path
 from types import SimpleNamespace, TracebackType
 from typing import Any, Self
 
@@ -20,22 +19,22 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Response
-from starlette.routing import Mount, Route
-from starlette.staticfiles import StaticFiles
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.routing import Route
 
-import knapcache.proxy
+from knapcache.features.panels import builtin_panels
 from knapcache.features.prefix.models import PrefixMode, prefix_summary
 from knapcache.features.prefix.totals import PrefixTotals
 from knapcache.features.semantic.admin import SemanticAdmin
 from knapcache.features.semantic.recent_matches import RecentMatches
 from knapcache.features.semantic.totals import SemanticTotals
+from knapcache.proxy.admin.pages import Pages
+from knapcache.proxy.admin.panels import panel_row
 from knapcache.proxy.http.asgi_request import RequestRejected
+from knapcache.proxy.settings import Settings
 from tests.support.semantic_control import LearnerControl
 from tests.support.timing import wait_until
 
-PAGES = Path(knapcache.proxy.__file__).parent / "dashboard"
-POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
 TOKEN = "the-admin-token"
 STEPS = {"hour": (60, 60), "day": (60, 1440), "month": (3600, 720), "all": (86400, 45)}
 COUNTS = (
@@ -132,6 +131,14 @@ class FakeAdmin:
         self.engine: dict[str, Any] | None = None
         """State of the server of a shared store."""
         self.proxies: list[dict[str, Any]] = []
+        self.on = {"prefix"}
+        """Features that are on."""
+        self.panels = [
+            panel._replace(is_on=lambda name=panel.name: name in self.on)
+            for panel in builtin_panels(lambda: Settings())
+        ]
+        self.routes: list[dict[str, Any]] = []
+        self.webhooks: list[dict[str, Any]] = []
         self.limits: list[dict[str, Any]] = []
         """Rows of GET /limits."""
         self.prefix_mode: PrefixMode = "observe"
@@ -240,7 +247,7 @@ class FakeAdmin:
         return {
             "now": time.time(), "started": self.started, "since": self.since, "version": "0.1.0", "unit": self.unit,
             "prices": self.prices, "amounts": self.amounts, "first_request": self.first_request,
-            "semantic": self.tier is not None, "content_log": False, "routes": [],
+            "semantic": self.tier is not None, "content_log": False, "routes": self.routes,
             "prefix": prefix_summary(self.prefix_mode, self.prefix, self.prefix).model_dump(),
             "policy": {"name": "adaptive", "oracle_calls": 412, "oracle_seconds": 0.0931, "ids": 131072},
             "storage": {"capacity": self.capacity, "usable": self.usable, "bytes": used, "entries": len(self.entries),
@@ -251,7 +258,7 @@ class FakeAdmin:
             "doubling": {"saves": more, "per_day": None, "per_day_low": None, "per_day_high": None, "method": ""},
             "health": {"store": "ok", "owner": True, "workers": 1, "upstreams": self.upstreams,
                        "breaker": {"state": "closed", "opened": 0, "skipped": 0}, "engine": self.engine,
-                       "webhooks": []},
+                       "webhooks": self.webhooks},
         }  # fmt: skip
 
     def history(self, span: str) -> dict[str, Any]:
@@ -354,17 +361,13 @@ class FakeAdmin:
                 return await self._semantic(path, dict(request.query_params), body)
             return self._answer(method, path, dict(request.query_params), body)
 
-        async def page(_: Request) -> Response:
-            return FileResponse(PAGES / "index.html")
-
         async def home(_: Request) -> Response:
             return RedirectResponse("/dashboard")
 
         return Starlette(
             routes=[
                 Route("/", home),
-                Route("/dashboard", page),
-                Mount("/dashboard", StaticFiles(directory=PAGES, html=True)),
+                Route("/dashboard{path:path}", Pages(self.panels).serve),
                 Route("/admin/v1/{path:path}", answer, methods=["GET", "POST", "DELETE"]),
             ],
             middleware=[Middleware(BaseHTTPMiddleware, dispatch=add_security_headers)],
@@ -375,6 +378,10 @@ class FakeAdmin:
             return JSONResponse(self.session())
         if path == "audit":
             return JSONResponse({"rows": self.audit[-int(query["limit"]) :][::-1]})
+        if path == "panels":
+            return JSONResponse({"rows": [panel_row(panel).model_dump() for panel in self.panels]})
+        if path == "tokens":
+            return JSONResponse({"rows": [{"name": "admin", "role": "operator"}]})
         if path == "limits":
             return JSONResponse({"rows": self.limits, "alone": ""})
         if path == "proxies":
@@ -442,6 +449,5 @@ def problem(status: int, message: str, kind: str = "error") -> Response:
 async def add_security_headers(request: Request, call_next: RequestResponseEndpoint) -> Response:
     """Add the security headers of the real server."""
     response = await call_next(request)
-    response.headers["content-security-policy"] = POLICY
     response.headers["x-content-type-options"] = "nosniff"
     return response

@@ -18,6 +18,7 @@ from typing import Any
 from knapcache.cache.internal import InternalCache
 from knapcache.errors import InvalidInput
 from knapcache.price.meter import USD_PER_SECOND, Meter
+from knapcache.proxy.admin.panels import feature_panels
 from knapcache.proxy.admin_side import AdminSide
 from knapcache.proxy.event_flow import EventFlow
 from knapcache.proxy.events.events import EventBuffer
@@ -120,6 +121,7 @@ class Proxy:
             limits=None if limits is None else limits.limits,
             semantic=None if semantic is None else semantic.calls.tier,
             webhooks=() if webhooks is None else webhooks.webhooks.all,
+            panels=feature_panels(lambda name: self.features.get(name) is not None),
         )
         if settings.workers > 1:
             assert storage.folder is not None

@@ -44,6 +44,19 @@ class RotatedToken(ResponseModel):
     token: str
 
 
+class TokenRow(ResponseModel):
+    """A valid admin token, without the token itself."""
+
+    name: str
+    role: Role
+
+
+class TokenPage(ResponseModel):
+    """The valid admin tokens."""
+
+    rows: list[TokenRow]
+
+
 class AuditQuery(RequestModel):
     """Parameters of GET /audit."""
 

@@ -55,6 +55,7 @@ from knapcache.proxy.admin.models import ResponseModel, parse_query
 from knapcache.proxy.admin.openapi import ALIASES, ROOT, ROUTES, Route, encoded_document
 from knapcache.proxy.admin.overview import Overview
 from knapcache.proxy.admin.pages import Pages, redirect_to_dashboard
+from knapcache.proxy.admin.panels import PanelPage, panel_row
 from knapcache.proxy.admin.planning import Planner
 from knapcache.proxy.admin.request_body import read_body
 from knapcache.proxy.admin.responses import KNOWN_ERRORS, SecurityMiddleware, http_exception, response_of
@@ -158,6 +159,13 @@ class Admin(ContentRoutes):
         name = request.body.name or request.caller.identity.name
         token = await self.in_thread(lambda: self._context.tokens.rotate(name))
         return access_models.RotatedToken(name=name, token=token)
+
+    async def list_tokens(self, _: AdminRequest) -> access_models.TokenPage:
+        rows = [access_models.TokenRow(name=one.name, role=one.role) for one in self._context.tokens.all()]
+        return access_models.TokenPage(rows=rows)
+
+    async def panels(self, _: AdminRequest) -> PanelPage:
+        return PanelPage(rows=[panel_row(panel) for panel in self._context.panels])
 
     async def proxies(self, _: AdminRequest) -> proxy_models.ProxyPage:
         return await self.in_thread(self._overview.proxies)
@@ -316,7 +324,7 @@ def admin_app(context: AdminContext) -> Starlette:
             paths.setdefault(path, {})[route.method] = _endpoint(admin, route)
     routes = [StarletteRoute(path, _by_method(methods), methods=list(methods)) for path, methods in paths.items()]
     if context.settings.dashboard:
-        pages = Pages()
+        pages = Pages(context.panels)
         routes += [
             StarletteRoute("/dashboard", pages.serve, methods=["GET"]),
             StarletteRoute("/dashboard/{path:path}", pages.serve, methods=["GET"]),

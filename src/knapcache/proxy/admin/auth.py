@@ -23,6 +23,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterable
@@ -43,8 +44,8 @@ MAX_WRONG_TOKENS = 10
 WINDOW = 60.0
 MAX_ADDRESSES = 1000
 CHALLENGE = [("www-authenticate", 'Bearer realm="knapcache"')]
-PAGES = ("/", "/dashboard")
-"""Paths that a link on another site may open."""
+PAGES = re.compile(r"/(dashboard(/\w+)?)?")
+"""Paths that a link on another site may open: the views of the dashboard. Its files have a suffix."""
 
 
 class Session(NamedTuple):
@@ -234,7 +235,7 @@ def _opens(request: Request) -> bool:
     """Return whether the request opens the dashboard in a window: a link on another site may do that."""
     return (
         request.method == "GET"
-        and request.scope["path"] in PAGES
+        and PAGES.fullmatch(request.scope["path"]) is not None
         and request.headers.get("sec-fetch-mode") == "navigate"
         and request.headers.get("sec-fetch-dest") == "document"
     )

@@ -22,6 +22,7 @@ from knapcache.model import Endpoint
 from knapcache.proxy.admin import (
     access_models,
     models,
+    panels,
     proxy_models,
     request_models,
     summary_models,
@@ -145,6 +146,10 @@ ROUTES: tuple[Route, ...] = (
           access="public"),
     Route(method="GET", path="/audit", name="audit", summary="The audit log, newest first",
           response=access_models.AuditPage, parameters=access_models.AuditQuery, operator=True, errors=(503,)),
+    Route(method="GET", path="/panels", name="panels", summary="The features on the dashboard, on or off",
+          response=panels.PanelPage),
+    Route(method="GET", path="/tokens", name="list_tokens", summary="Names and roles of the admin tokens",
+          response=access_models.TokenPage, operator=True),
     Route(method="POST", path="/token/rotate", name="rotate_token", summary="Replace a token that is in a file",
           response=access_models.RotatedToken, body=access_models.RotateToken, errors=(409,)),
     Route(method="POST", path="/login", name="login", summary="Start a session with an admin token",

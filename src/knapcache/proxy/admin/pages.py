@@ -1,5 +1,9 @@
 """The dashboard's files. They are read once and sent from memory, so no path of a request reaches the disk.
 
+    /dashboard, /dashboard/VIEW              the page, which shows the view of its address
+    /dashboard/FILE                          a file of the page
+    /dashboard/features/NAME/panel.js        the module of a feature
+
 The content security policy allows only the page's own scripts and styles, no other hosts and no framing. So a prompt or
 a model name cannot run as code, even if the page failed to escape it.
 """
@@ -7,15 +11,18 @@ a model name cannot run as code, even if the page failed to escape it.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from knapcache.proxy.admin.panels import Panel, panel_url
 from knapcache.proxy.http.asgi_request import RequestRejected
 
 FOLDER = Path(__file__).parents[1] / "dashboard"
+VIEWS = ("entries", "requests", "savings", "settings")
 POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
 TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -38,19 +45,22 @@ class StaticFile(NamedTuple):
 
 
 class Pages:
-    """Serves the files of a folder by their relative paths."""
+    """Serves the files of a folder by their relative paths, the modules of features, and the page for each view."""
 
-    def __init__(self, folder: Path = FOLDER) -> None:
+    def __init__(self, panels: Sequence[Panel] = (), folder: Path = FOLDER) -> None:
         self._files = {
-            path.relative_to(folder).as_posix(): _file(path)
+            f"/dashboard/{path.relative_to(folder).as_posix()}": _file(path)
             for path in sorted(folder.rglob("*"))
             if path.suffix in TYPES and path.is_file()
         }
+        self._files |= {panel_url(panel.name): _file(panel.module) for panel in panels}
+        page = self._files["/dashboard/index.html"]
+        views = (*VIEWS, *(panel.name for panel in panels))
+        self._files |= {f"/dashboard{view}": page for view in ("", "/", *(f"/{name}" for name in views))}
 
     async def serve(self, request: Request) -> Response:
         """Serve GET and HEAD."""
-        name = request.path_params.get("path") or "index.html"
-        file = self._files.get(name)
+        file = self._files.get(request.scope["path"])
         if file is None:
             raise RequestRejected(404, "Not found.", "not_found")
         # no-cache: the browser stores the file and revalidates it each time, so a new version shows at once.

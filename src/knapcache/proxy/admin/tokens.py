@@ -84,6 +84,10 @@ class AdminTokens:
         # A dictionary lookup by digest: an attacker cannot choose digests that begin alike, so timing reveals nothing.
         return self._identities.get(token_digest(token))
 
+    def all(self) -> list[Identity]:
+        """Return the holders of all valid tokens, in the order of the settings."""
+        return list(self._identities.values())
+
     def by_digest(self, digest: bytes) -> Identity | None:
         """Return the holder of the token with a digest, or None."""
         return self._identities.get(digest)

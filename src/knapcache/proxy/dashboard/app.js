@@ -1,89 +1,39 @@
-// Entry point. The page polls the admin API every two seconds and redraws; its memory is bounded.
+// Entry point: login, polling and the state of the connection. The page polls the admin API every two seconds; its memory is
+// bounded.
 //
-//     api.js      requests to the server      poll.js     when to poll      usage.js     formulas on usage totals
-//     amounts.js  dollars, seconds or shares  format.js   texts of numbers  dom.js       elements
-//     overview.js, prefix.js, semantic.js, routes.js, entries.js, drawer.js, requests.js, why.js, usage_tables.js, limits.js, health.js, proxies.js,
-//     plan.js, audit.js, content_log.js: one section each
-//
-// Sections share no state. Each gets the summary through update().
+//     frame.js    views and their addresses   api.js      requests to the server   poll.js    when to poll
+//     usage.js    formulas on usage totals    amounts.js  dollars, seconds, shares format.js  texts of numbers
+//     dom.js, table.js, dialogs.js, charts.js, scale.js: elements
+//     overview.js, entries.js, requests.js, savings.js, settings.js: one view each. Views share no state
+//     features: each has its own module, panel.js, in its folder
 
-import { Shown } from "./amounts.js";
 import * as api from "./api.js";
-import { Audit } from "./audit.js";
-import { ContentLog } from "./content_log.js";
-import { closeOnOutsideClick, panel, toast } from "./dialogs.js";
-import { byId, h, setText } from "./dom.js";
-import { Drawer } from "./drawer.js";
-import { Entries } from "./entries.js";
+import { closeOnOutsideClick } from "./dialogs.js";
+import { byId, setText } from "./dom.js";
+import { view as entries } from "./entries.js";
 import { age } from "./format.js";
-import { Health } from "./health.js";
-import { Limits } from "./limits.js";
-import { Overview } from "./overview.js";
-import { Plan } from "./plan.js";
+import { addFeatures, addView, setSummary } from "./frame.js";
+import { showAlerts } from "./health.js";
+import { view as overview } from "./overview.js";
 import { Poll } from "./poll.js";
-import { Prefix } from "./prefix.js";
-import { Proxies } from "./proxies.js";
-import { Requests } from "./requests.js";
-import { Routes } from "./routes.js";
-import { Semantic } from "./semantic.js";
-import { bindShortcuts, goTo, showShortcuts } from "./shortcuts.js";
-import { UsageTables } from "./usage_tables.js";
-import { Why } from "./why.js";
-import { connectSnippets, drawWelcome, keyText } from "./welcome.js";
+import { pause, view as requests } from "./requests.js";
+import { view as savings } from "./savings.js";
+import { view as settings } from "./settings.js";
+import { bindShortcuts, showShortcuts } from "./shortcuts.js";
+import { connect } from "./welcome.js";
 
-const SLOW_EVERY = 5; // polls: history and entries change slowly and cost the server more than the summary
-const FIRST_REQUESTS = 100; // below this many, history and entries follow every change
-
-const entries = new Entries((key) => drawer.open(key));
-const drawer = new Drawer(entries);
-const why = new Why((key) => drawer.open(key));
-const requests = new Requests((serial) => why.open(serial));
-const usageTables = new UsageTables((field, name) => {
-  entries.filter(field, name);
-  goTo("entries");
-});
-const health = new Health();
-const proxies = new Proxies();
-const limits = new Limits();
-const plan = new Plan();
-const prefix = new Prefix();
-const semantic = new Semantic();
-const routes = new Routes();
-const audit = new Audit();
-const contentLog = new ContentLog();
-const overview = new Overview(() => loadHistory().catch((error) => toast(error.message, "bad")));
 const poll = new Poll(refresh, showConnection);
-
-let firstRequest = null, polls = 0, lastTotal = -1, historyCalls = 0, updatedAt = null, countdown = 0;
-
-async function loadHistory() {
-  const call = ++historyCalls;
-  const history = await api.get("/history", { span: overview.span });
-  if (call === historyCalls) overview.chart(history); // a later call has not overtaken this one
-}
+let started = false, updatedAt = null, countdown = 0;
 
 async function refresh() {
-  const [summary, page] = await Promise.all([
-    api.get("/summary"), api.get("/requests", { after: requests.serial, limit: 200 })]);
-  // A lower serial number means that the server restarted and counts from 0.
-  const recent = requests.restarted(page.serial) ? await api.get("/requests", { after: 0, limit: 200 }) : page;
-  for (const section of [overview, prefix, semantic, routes, entries, drawer, why, usageTables, health, proxies, plan, contentLog]) section.update(summary);
-  requests.update(recent, new Shown(summary));
-  await Promise.all([proxies.refresh(summary.now), limits.refresh(summary.now), semantic.refresh()]);
-  document.body.dataset.prices = summary.prices;
-  firstRequest = summary.first_request;
-  const empty = summary.all.requests === 0 && summary.storage.entries === 0;
-  if (empty && byId("welcome").hidden) drawWelcome(byId("welcome"), firstRequest);
-  byId("welcome").hidden = !empty;
-  document.body.dataset.state = empty ? "empty" : "live";
-  const total = summary.all.requests;
-  if (polls++ % SLOW_EVERY === 0 || (total !== lastTotal && total < FIRST_REQUESTS)) {
-    await loadHistory();
-    if (!document.querySelector("dialog[open]")) await entries.refresh();
+  const summary = await api.get("/summary");
+  if (!started) {
+    await addFeatures();
+    addView("settings", "Settings", settings, "t");
+    started = true;
   }
-  if (polls % SLOW_EVERY === 1) await audit.refresh();
-  if (polls === 1) plan.resume().catch(() => {}); // an earlier plan is optional
-  lastTotal = total;
+  showAlerts(summary);
+  await setSummary(summary);
 }
 
 /** Show the state of the connection. error: of the last poll, or null; wait: ms until the next one. */
@@ -131,20 +81,17 @@ async function login(token) {
     showLogin(error instanceof api.Unauthorized ? "Wrong admin token." : `Login failed: ${error.message}.`);
     return;
   }
+  if (started) return location.reload(); // this session may not read what is on the page, and features may have changed
   byId("token").value = "";
   byId("login").close();
-  polls = 0;
   showRole();
   poll.start();
 }
 
 async function logout() {
   poll.stop();
-  audit.clear();
-  contentLog.clear();
-  byId("panel").close();
   await api.logout().catch(() => {});
-  showLogin("");
+  location.reload();
 }
 
 /** Show what the role of the session allows. */
@@ -167,55 +114,30 @@ async function start() {
   else showLogin("");
 }
 
-// Buttons and keyboard shortcuts.
+// Views, buttons and keyboard shortcuts.
 
-const actions = {
-  help: () => showShortcuts(api.session, logout),
-  pause: () => requests.pause(),
-  theme: () => document.documentElement.dispatchEvent(new Event("theme")),
-  connect: () => firstRequest && panel("Connect an app",
-    h("p", { class: "sub" }, `Set the base URL of any OpenAI or Anthropic client to this proxy. ${keyText(firstRequest)}`), connectSnippets(firstRequest)),
-};
-byId("help").addEventListener("click", actions.help);
-byId("theme").addEventListener("click", actions.theme);
-byId("connect").addEventListener("click", actions.connect);
+addView("overview", "Overview", overview, "o");
+addView("entries", "Entries", entries, "e");
+addView("requests", "Requests", requests, "r");
+addView("savings", "Savings", savings, "s");
+
+const actions = { help: () => showShortcuts(api.session, logout), pause, connect, theme: () => document.documentElement.dispatchEvent(new Event("theme")) };
+for (const name of ["help", "theme", "connect"]) byId(name).addEventListener("click", actions[name]);
 byId("retry").addEventListener("click", () => poll.now());
 byId("login-form").addEventListener("submit", (event) => {
   event.preventDefault();
   login(byId("token").value.trim());
 });
 byId("login").addEventListener("cancel", (event) => event.preventDefault()); // without a session the page is empty
-closeOnOutsideClick(byId("panel"));
-closeOnOutsideClick(byId("confirm"));
-for (const link of document.querySelectorAll('a[href^="#"]')) {
-  link.addEventListener("click", (event) => {
-    event.preventDefault(); // keeps the address free of fragments
-    goTo(link.hash.slice(1));
-  });
-}
-window.addEventListener("hashchange", () => {
+for (const name of ["panel", "confirm", "drawer"]) closeOnOutsideClick(byId(name));
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault(); // keeps the address free of fragments
+  document.querySelector("main > section:not([hidden])")?.focus();
+});
+addEventListener("hashchange", () => {
   const token = api.tokenFromAddress();
   if (token && document.body.dataset.state === "login") login(token);
 });
 bindShortcuts(actions);
-
-// Mark the current section in the navigation: the section with the focus while it is on the screen. Otherwise the last one
-// whose top has reached the upper 40 % of the window, and at the end of the page the last section.
-const links = [...document.querySelectorAll(".sections a")];
-function markSection() {
-  const atEnd = innerHeight + scrollY >= document.documentElement.scrollHeight - 2;
-  const reached = links.filter((link) => byId(link.hash.slice(1)).getBoundingClientRect().top < innerHeight * 0.4);
-  const focused = links.find((link) => byId(link.hash.slice(1)) === document.activeElement);
-  const top = focused && document.activeElement.getBoundingClientRect().top;
-  const visible = focused && top >= 0 && top < innerHeight * 0.9;
-  const current = visible ? focused : atEnd && scrollY > 0 ? links.at(-1) : (scrollY > 8 && reached.at(-1)) || links[0];
-  for (const link of links) {
-    if (link === current) link.setAttribute("aria-current", "location");
-    else link.removeAttribute("aria-current");
-  }
-}
-document.addEventListener("scroll", markSection, { passive: true });
-document.addEventListener("focusin", markSection);
-markSection();
 
 start();

@@ -39,6 +39,17 @@ export function panel(title, ...body) {
   if (!dialog.open) dialog.showModal();
 }
 
+/** Open the drawer at the right. label: a node before its title, or null; body, footer: nodes. */
+export function openDrawer([label, title], body, footer = null) {
+  const dialog = byId("drawer");
+  dialog.replaceChildren(
+    h("header", { class: "head" }, label, h("h2", { id: "drawer-title" }, title),
+      h("button", { type: "button", class: "quiet icon", "aria-label": "Close", autofocus: true, on: { click: () => dialog.close() } }, "✕")),
+    h("div", { class: "sheet" }, body), footer || "");
+  if (!dialog.open) dialog.showModal();
+  dialog.scrollTop = 0;
+}
+
 /** Close a dialog by a click on its backdrop. */
 export function closeOnOutsideClick(dialog) {
   dialog.addEventListener("pointerdown", (event) => {

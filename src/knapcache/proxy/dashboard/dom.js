@@ -61,3 +61,13 @@ export function radioGroup(root, options, selected, onSelect) {
   mark(selected);
   return mark;
 }
+
+/** A row of a description list: its name and its value. */
+export const fact = (name, ...value) => h("div", {}, h("dt", {}, name), h("dd", {}, ...value));
+
+/** Add style rules of a feature. The page's content security policy forbids <style> elements. */
+export function addStyles(rules) {
+  const sheet = new CSSStyleSheet();
+  sheet.replaceSync(rules);
+  document.adoptedStyleSheets.push(sheet);
+}

@@ -1,10 +1,13 @@
-// The table of entries. The server sorts, searches and pages, because there may be a million entries.
+// The view of entries. The server sorts, searches and pages, because there may be a million entries. The address has the
+// selected model, tenant and tag: /dashboard/entries?model=gpt-4o.
 
 import * as api from "./api.js";
 import { byId, h, replaceRows, setText } from "./dom.js";
-import { age, bytes, count, fractionalCount, moment, rate } from "./format.js";
+import { age, bytes, count, counted, fractionalCount, moment, rate } from "./format.js";
 import { confirm, toast } from "./dialogs.js";
-import { Shown } from "./amounts.js";
+import { openEntry, removeEntries } from "./drawer.js";
+import { shown } from "./frame.js";
+import { noRequests } from "./welcome.js";
 
 const PAGE = 20; // rows
 const SEARCH_DELAY = 200; // ms after the last key press
@@ -31,54 +34,68 @@ const COLUMNS = [
 ];
 
 /** A name that people can tell entries by: the first words of the request if they are shown, otherwise its origin. */
-export const entryName = (row) => row.words || `${row.model || "no model"} · ${row.key.slice(0, 8)} · ${age(row.age)} old`;
+const entryName = (row) => row.words || `${row.model || "no model"} · ${row.key.slice(0, 8)} · ${age(row.age)} old`;
 
-const entryCount = (number) => `${count(number)} ${number === 1 ? "entry" : "entries"}`;
+const entryCount = (number) => counted(number, "entry", "entries");
 
-export class Entries {
-  #shown = null; #open; #page = null; #calls = 0; #sort = "value"; #descending = true; #offset = 0; #searchTimer = 0; #drawn = ""; #tag = "";
+export function view() {
+  const entries = new Entries();
+  return (summary, slow) => entries.update(summary, slow);
+}
 
-  /** open(key): shows an entry's details. */
-  constructor(open) {
-    this.#open = open;
+class Entries {
+  #page = null; #calls = 0; #sort = "value"; #descending = true; #offset = 0; #searchTimer = 0; #drawn = ""; #tag = ""; #address = null;
+
+  constructor() {
     byId("entries-table").tHead.append(this.#head());
     byId("entries-table").tBodies[0].addEventListener("keydown", (event) => this.#moveFocus(event));
     byId("search").addEventListener("input", () => {
       clearTimeout(this.#searchTimer);
       this.#searchTimer = setTimeout(() => this.#goToOffset(0), SEARCH_DELAY);
     });
-    for (const id of ["by-model", "by-tenant"]) byId(id).addEventListener("change", () => this.#goToOffset(0));
-    byId("by-tag").addEventListener("click", () => this.filter("tag", ""));
+    for (const id of ["by-model", "by-tenant"]) byId(id).addEventListener("change", () => this.#filter());
+    byId("by-tag").addEventListener("click", () => {
+      this.#tag = "";
+      this.#filter();
+    });
     byId("previous").addEventListener("click", () => this.#goToOffset(this.#offset - PAGE));
     byId("next").addEventListener("click", () => this.#goToOffset(this.#offset + PAGE));
     byId("purge").addEventListener("click", () => this.#purge());
   }
 
-  update(summary) {
-    this.#shown = new Shown(summary);
-    this.#setOptions("by-model", "All models", summary.models.map((row) => row.name));
-    this.#setOptions("by-tenant", "All tenants", summary.tenants.map((row) => row.name));
+  async update({ models, tenants }, slow) {
+    const moved = location.search !== this.#address, given = new URLSearchParams((this.#address = location.search));
+    for (const [field, all, rows] of [["model", "All models", models], ["tenant", "All tenants", tenants]]) {
+      const select = byId(`by-${field}`), chosen = moved ? given.get(field) ?? "" : select.value;
+      this.#setOptions(select, all, [...new Set([...rows.map((row) => row.name), chosen])]);
+      select.value = chosen;
+    }
+    if (moved) {
+      this.#tag = given.get("tag") ?? "";
+      this.#offset = 0;
+    }
+    if (moved || (slow && !document.querySelector("dialog[open]"))) await this.refresh();
   }
 
-  /** Show the entries of one model or tenant, or those with one tag. field: "model", "tenant" or "tag". */
-  filter(field, name) {
-    if (field !== "tag") {
-      byId("by-model").value = field === "model" ? name : "";
-      byId("by-tenant").value = field === "tenant" ? name : "";
-    }
-    this.#tag = field === "tag" ? name : "";
-    byId("by-tag").hidden = !this.#tag;
-    setText("by-tag", `Tag ${this.#tag} ✕`);
+  /** Show other entries, and put what selects them into the address. */
+  #filter() {
+    const query = new URLSearchParams(this.#selected());
+    this.#address = query.size ? `?${query}` : "";
+    history.replaceState(null, "", location.pathname + this.#address);
     this.#goToOffset(0);
   }
 
-  #setOptions(id, all, names) {
-    const select = byId(id), text = names.join("\n");
+  /** The selected model, tenant and tag. */
+  #selected() {
+    const found = { model: byId("by-model").value, tenant: byId("by-tenant").value, tag: this.#tag };
+    return Object.fromEntries(Object.entries(found).filter(([, value]) => value));
+  }
+
+  #setOptions(select, all, names) {
+    const text = names.join("\n");
     if (select.dataset.names === text) return;
-    const chosen = select.value;
     select.dataset.names = text;
     select.replaceChildren(h("option", { value: "" }, all), ...names.filter(Boolean).map((name) => h("option", { value: name }, name)));
-    select.value = names.includes(chosen) ? chosen : "";
   }
 
   #goToOffset(offset) {
@@ -87,12 +104,8 @@ export class Entries {
   }
 
   #query() {
-    const query = { sort: this.#sort, descending: String(this.#descending), offset: this.#offset, limit: PAGE };
-    for (const [name, id] of [["search", "search"], ["model", "by-model"], ["tenant", "by-tenant"]]) {
-      if (byId(id).value.trim()) query[name] = byId(id).value.trim();
-    }
-    if (this.#tag) query.tag = this.#tag;
-    return query;
+    const search = byId("search").value.trim();
+    return { sort: this.#sort, descending: String(this.#descending), offset: this.#offset, limit: PAGE, ...(search && { search }), ...this.#selected() };
   }
 
   /** Fetch and draw the page. A response that a later call has overtaken is dropped. */
@@ -126,7 +139,9 @@ export class Entries {
 
   #draw() {
     const { total, rows: found } = this.#page;
-    const filtered = this.#tag || ["search", "by-model", "by-tenant"].some((id) => byId(id).value.trim());
+    const filtered = byId("search").value.trim() || Object.keys(this.#selected()).length > 0;
+    byId("by-tag").hidden = !this.#tag;
+    setText("by-tag", `Tag ${this.#tag} ✕`);
     setText("entries-total", `${count(total)}${filtered ? " found" : ""}`);
     setText("page", total ? `${count(this.#offset + 1)}–${count(this.#offset + found.length)} of ${count(total)}` : "");
     byId("previous").disabled = this.#offset === 0;
@@ -135,13 +150,13 @@ export class Entries {
     this.#drawHint();
     setText("purge", this.#scope() ? `Purge ${this.#scope().name}…` : "Purge…");
     setText("entries-note", "Value = requests × cost of a miss. Entries with the least value per MB are evicted first.");
-    const text = JSON.stringify([found, this.#shown.id]);
+    const text = JSON.stringify([found, shown.id]);
     if (text === this.#drawn) return;
     this.#drawn = text;
     const highest = Math.max(...found.map((row) => row.value), Number.MIN_VALUE);
     replaceRows(byId("entries-table").tBodies[0], found.length
       ? found.map((row) => this.#row(row, highest))
-      : [h("tr", { class: "empty" }, h("td", { colspan: COLUMNS.length }, filtered ? "No matching entries." : "No entries yet."))]);
+      : [h("tr", { class: "empty" }, h("td", { colspan: COLUMNS.length }, filtered ? "No matching entries. Change or clear what you search for." : document.body.dataset.state === "empty" ? noRequests(" and send one: its answer is stored here.") : "No entries. The answers to the next requests are stored here."))]);
   }
 
   /** Say what can be searched, and how to see the words of prompts. */
@@ -157,8 +172,8 @@ export class Entries {
   }
 
   #row(row, highest) {
-    return h("tr", { data: { key: row.key }, on: { click: () => this.#open(row.key) } }, COLUMNS.map(([name, , , format, hidden]) => {
-      const text = format(row, this.#shown);
+    return h("tr", { data: { key: row.key }, on: { click: () => openEntry(row.key) } }, COLUMNS.map(([name, , , format, hidden]) => {
+      const text = format(row, shown);
       const cell = h("td", { class: `${name} ${hidden ?? ""}` });
       if (name === "request") cell.append(h("button", { type: "button", class: "link", "aria-haspopup": "dialog", title: row.words ?? row.key }, text), h("small", {}, row.key.slice(0, 8)), ...(row.tags.length ? [h("div", { class: "tags" }, row.tags.map((tag) => h("span", { class: "tag" }, tag)))] : []));
       else if (name === "value") {
@@ -180,10 +195,8 @@ export class Entries {
 
   /** The condition of the purge button: the selected model, tenant and tag, or null. The API cannot purge by search text. */
   #scope() {
-    const condition = {};
-    for (const field of ["model", "tenant"]) if (byId(`by-${field}`).value) condition[field] = byId(`by-${field}`).value;
-    if (this.#tag) condition.tags = [this.#tag];
-    const name = Object.values(condition).flat().join(" of ");
+    const { tag, ...condition } = this.#selected(), name = Object.values(this.#selected()).join(" of ");
+    if (tag) condition.tags = [tag];
     return name && !byId("search").value.trim() ? { condition, name } : null;
   }
 
@@ -231,7 +244,7 @@ export class Entries {
       typed.addEventListener("input", () => show(button));
       show(button);
     });
-    if (confirmed) await this.remove(() => api.change("POST", "/purge", condition()));
+    if (confirmed) await removeEntries(() => api.change("POST", "/purge", condition()));
   }
 
   /** What a purge would remove: number, size, and the most valuable entries. */
@@ -241,21 +254,8 @@ export class Entries {
     return [
       h("p", {}, h("b", {}, `${entryCount(entries)}, ${bytes(size)}`), ` would be removed.`),
       h("ul", { class: "rows" }, rows.map((row) => h("li", {},
-        h("span", { class: "name" }, entryName(row)), h("span", { class: "amount" }, `${bytes(row.size)}, ${this.#shown.answer(row, row.requests)}`)))),
+        h("span", { class: "name" }, entryName(row)), h("span", { class: "amount" }, `${bytes(row.size)}, ${shown.answer(row, row.requests)}`)))),
       more > 0 && h("p", { class: "sub" }, `and ${entryCount(more)} of less value.`),
       h("p", { class: "sub" }, "Purged entries cannot be restored. The next request for one is a miss.")].filter(Boolean);
-  }
-
-  /** Run a call that removes entries, report their number and refresh. Returns whether it succeeded. */
-  async remove(call) {
-    try {
-      const { purged } = (await call()) ?? {};
-      toast(purged === 0 ? "No entries to purge" : `Purged ${entryCount(purged ?? 1)}`);
-      await this.refresh();
-      return true;
-    } catch (error) {
-      toast(`Purge failed: ${error.message}`, "bad");
-      return false;
-    }
   }
 }

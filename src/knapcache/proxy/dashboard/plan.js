@@ -8,6 +8,7 @@ import { byId, h, s, setText } from "./dom.js";
 import { age, bytes, count, percent, time } from "./format.js";
 import { Shown } from "./amounts.js";
 import { toast } from "./dialogs.js";
+import { summary } from "./frame.js";
 import { policyName } from "./usage.js";
 import { amounts } from "./scale.js";
 
@@ -15,7 +16,7 @@ const INTERVAL = 1000; // ms between polls of a running plan
 const HEIGHT = 220, TOP = 12, BOTTOM = 28;
 
 export class Plan {
-  #summary = null; #amounts = null; #capacity = 0; #result = null; #seconds = 0; #waiting = false;
+  #amounts = null; #result = null; #seconds = 0; #waiting = false;
 
   constructor() {
     byId("plan").addEventListener("click", () => this.#start());
@@ -24,11 +25,6 @@ export class Plan {
       if (this.#result && box.contentRect.width !== width) this.#draw();
       width = box.contentRect.width;
     }).observe(byId("plan-result"));
-  }
-
-  update(summary) {
-    this.#summary = summary;
-    this.#capacity = summary.storage.usable; // replays have no overhead
   }
 
   /** Show a plan that is running or done. */
@@ -92,7 +88,7 @@ export class Plan {
 
   #draw() {
     const { rows: replays, recommended, largest_saving: largest, total_cost: total, requests } = this.#result;
-    const shown = new Shown({ ...this.#summary, amounts: this.#amounts }), root = byId("plan-result");
+    const shown = new Shown({ ...summary, amounts: this.#amounts }), root = byId("plan-result");
     const scale = shown.partial ? 100 / total : shown.factor; // in per cent of the cost, or in the unit
     const rows = replays.map((row) => ({ ...row, saved: row.saved * scale }));
     const amount = (value) => (shown.partial ? `${percent(value / total)} of the cost` : shown.cost(value));
@@ -106,7 +102,8 @@ export class Plan {
     const path = (name) => rows.filter((row) => row.policy === name).sort((a, b) => a.capacity - b.capacity)
       .map((row, k) => `${k ? "L" : "M"}${x(row.capacity).toFixed(1)} ${y(row.saved).toFixed(1)}`).join("");
     const every = Math.ceil(capacities.length / Math.max(2, Math.floor((right - left) / 84)));
-    const current = this.#capacity >= capacities[0] && this.#capacity <= capacities.at(-1) ? x(this.#capacity) : null;
+    const usable = summary.storage.usable; // replays have no overhead
+    const current = usable >= capacities[0] && usable <= capacities.at(-1) ? x(usable) : null;
     const advice = recommended
       ? `${bytes(recommended.capacity)} for entries would have saved ${amount(recommended.saved)} in the ${this.#result.span} of this log, ${percent(recommended.saved / largest)} of what unlimited capacity saves.`
       : "No request in this log repeats, so no capacity saves anything.";

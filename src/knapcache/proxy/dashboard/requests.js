@@ -1,13 +1,16 @@
-// Recent requests by the time of their arrival, newest first. Serials are in the order in which requests finished.
+// The view of recent requests by the time of their arrival, newest first, and of the routes of the settings. Serials are in the order in which requests finished.
 //
 // Invariant: at most MAX_ROWS rows are in memory and MAX_SHOWN are drawn, however long the page stays open.
 
+import * as api from "./api.js";
 import { byId, h, setText } from "./dom.js";
 import { clock, count, time } from "./format.js";
+import { shown } from "./frame.js";
+import { TableCard } from "./table.js";
+import { noRequests } from "./welcome.js";
+import { OUTCOMES, openRequest } from "./why.js";
 
-import { OUTCOMES } from "./why.js";
-
-export const MAX_ROWS = 500, MAX_SHOWN = 100;
+const MAX_ROWS = 500, MAX_SHOWN = 100;
 
 const KINDS = [["all", "All"], ["cached", "From cache"], ["miss", "Misses"], ["other", "Other"], ["failed", "Failed"]];
 const KIND = { hit: "cached", similar: "cached", coalesced: "cached", stale: "cached", miss: "miss", failed: "failed", rejected: "failed" };
@@ -20,12 +23,32 @@ const HIDE_SMALL = new Set(["tenant", "proxy", "endpoint", "ttfb", "status"]);
 const newestFirst = (a, b) => b.time - a.time || b.serial - a.serial;
 const TIMES = 1e14; // serials of a shared store are times in microseconds, and may come late and twice
 
-export class Requests {
-  #rows = []; #serial = 0; #paused = false; #whilePaused = 0; #kind = "all"; #shown = null; #open; #body;
+const routeValue = (value) => (Array.isArray(value) ? value.map((each) => each.name ?? each).join(", ") : String(value));
 
-  /** open(serial): shows the details of a request. */
-  constructor(open) {
-    this.#open = open;
+let requests = null;
+
+export function view(root) {
+  requests = new Requests();
+  const routes = new TableCard("routes", "Routes", [["Route", "model"], ["Applies if", "model"], ["Rules", "model"], ["Last 1,000 requests"]]);
+  setText(routes.note, "the first one whose conditions are all met applies");
+  root.append(routes.root);
+  return async (summary) => {
+    routes.root.hidden = !summary.routes.length;
+    routes.draw(summary.routes, ({ name, conditions, rules, recent }) => [
+      h("td", { class: "model" }, name), h("td", { class: "model" }, conditions.join(" and ") || "always"),
+      h("td", { class: "model" }, Object.entries(rules).map(([rule, value]) => `${rule} = ${routeValue(value)}`).join(", ") || "–"),
+      h("td", {}, Object.entries(recent).map(([outcome, number]) => `${count(number)}\u00a0${outcome}`).join(", ") || "none")], { key: ({ name }) => name });
+    await requests.refresh();
+  };
+}
+
+/** Pause the list, or resume it. */
+export const pause = () => requests?.pause();
+
+class Requests {
+  #rows = []; #serial = 0; #paused = false; #whilePaused = 0; #kind = "all"; #drawnFor = null; #body;
+
+  constructor() {
     const table = byId("requests-table");
     table.tHead.append(h("tr", {}, HEADINGS.map(([name, title]) => h("th", { scope: "col", title: TITLES[name], class: `${name} ${HIDE_SMALL.has(name) ? "hide-small" : ""}` }, title))));
     this.#body = table.tBodies[0];
@@ -36,33 +59,31 @@ export class Requests {
     this.#draw();
   }
 
-  get serial() {
-    return this.#serial;
-  }
-
-  get size() {
-    return this.#rows.length;
-  }
-
   /** Whether a `serial` says that the server restarted and counts from 0: it is lower than the last one. */
-  restarted(serial) {
+  #restarted(serial) {
     return serial < this.#serial && serial < TIMES;
   }
 
+  /** Read the requests since the last call; after a longer time the newest MAX_ROWS, which replace all others. */
+  async refresh() {
+    const page = await api.get("/requests", { after: this.#serial, limit: MAX_ROWS });
+    this.#add(this.#restarted(page.serial) ? await api.get("/requests", { after: 0, limit: MAX_ROWS }) : page);
+  }
+
   /** Add new requests. */
-  update({ serial, rows }, shown) {
-    const restarted = this.restarted(serial);
+  #add({ serial, rows }) {
+    const restarted = this.#restarted(serial);
     if (restarted) this.#rows = [];
     this.#serial = serial;
     const known = new Set(this.#rows.map((row) => row.serial));
     const oldest = this.#rows.length < MAX_ROWS ? 0 : this.#rows.at(-1).time;
     const fresh = rows.filter((row) => row.time > oldest && !known.has(row.serial)).sort(newestFirst);
-    const redraw = shown.id !== this.#shown?.id || restarted;
-    this.#shown = shown;
+    const redraw = shown.id !== this.#drawnFor || restarted;
+    this.#drawnFor = shown.id;
     this.#rows = [...fresh, ...this.#rows].sort(newestFirst).slice(0, MAX_ROWS);
     if (this.#paused) this.#whilePaused += fresh.length;
     else if (redraw || fresh.length > MAX_SHOWN) this.#draw();
-    else if (fresh.length) this.#add(fresh);
+    else if (fresh.length) this.#insert(fresh);
     this.#showNote();
   }
 
@@ -98,7 +119,7 @@ export class Requests {
     this.#drawEmpty();
   }
 
-  #add(fresh) {
+  #insert(fresh) {
     const matching = fresh.filter((row) => this.#matches(row));
     if (matching.length) this.#body.querySelector(".empty")?.remove();
     let next = this.#body.firstElementChild;
@@ -111,19 +132,19 @@ export class Requests {
 
   #drawEmpty() {
     if (this.#body.children.length) return;
-    this.#body.append(h("tr", { class: "empty" }, h("td", { colspan: HEADINGS.length }, this.#rows.length ? "No matching requests." : "No requests yet.")));
+    this.#body.append(h("tr", { class: "empty" }, h("td", { colspan: HEADINGS.length }, this.#rows.length ? "No matching requests. Change or clear the filter." : noRequests(": each request appears here within two seconds."))));
   }
 
   #row(row, fresh = false) {
     const known = KIND[row.outcome] !== "failed" && (row.usd != null || row.cost > 0);
-    const text = known ? `${row.saved ? "+" : ""}${this.#shown.answer({ ...row, seconds: row.upstream_seconds })}` : "–";
+    const text = known ? `${row.saved ? "+" : ""}${shown.answer({ ...row, seconds: row.upstream_seconds })}` : "–";
     const cells = {
       time: clock(row.time), tenant: row.tenant || "–", proxy: row.proxy || "–", endpoint: row.endpoint || "not cached", status: String(row.status),
       ttfb: row.ttfb == null ? "–" : time(row.ttfb), seconds: time(row.seconds), cost: text,
       outcome: h("span", { class: `outcome ${row.outcome}`, title: OUTCOMES[row.outcome] }, row.outcome),
       model: h("button", { type: "button", class: "link", "aria-haspopup": "dialog" }, row.model || "no model"),
     };
-    return h("tr", { data: { serial: row.serial, time: row.time }, on: { click: () => this.#open(row.serial) }, class: `${fresh ? "fresh " : ""}${row.saved ? "saved" : ""}` }, HEADINGS.map(([name]) =>
+    return h("tr", { data: { serial: row.serial, time: row.time }, on: { click: () => openRequest(row.serial) }, class: `${fresh ? "fresh " : ""}${row.saved ? "saved" : ""}` }, HEADINGS.map(([name]) =>
       h("td", { class: `${name} ${HIDE_SMALL.has(name) ? "hide-small" : ""} ${name === "status" && row.status >= 400 ? "error" : ""}` }, cells[name])));
   }
 }

@@ -2,18 +2,9 @@
 
 import { byId, h } from "./dom.js";
 import { panel } from "./dialogs.js";
+import { allViews, goTo } from "./frame.js";
 
-export const SECTIONS = { o: "overview", e: "entries", r: "requests", t: "usage", h: "health" };
-const NAMES = { overview: "Overview", entries: "Entries", requests: "Requests", usage: "Models and tenants", health: "Health" };
 const SEQUENCE_TIME = 1200; // ms between g and the letter after it
-
-/** Scroll to a section and focus it. */
-export function goTo(id) {
-  const section = byId(id);
-  const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
-  section.focus({ preventScroll: true });
-  section.scrollIntoView({ behavior: still ? "auto" : "smooth", block: "start" });
-}
 
 /** Show the list of shortcuts, and who is logged in. */
 export function showShortcuts({ name, role }, logout) {
@@ -21,7 +12,7 @@ export function showShortcuts({ name, role }, logout) {
   panel("Keyboard shortcuts",
     h("dl", { class: "keys" },
       row(["/"], "Search entries"),
-      Object.entries(SECTIONS).map(([key, id], k) => row(["g", key, String(k + 1)], NAMES[id])),
+      allViews().map(({ key, title }, k) => row([...(key ? ["g", key] : []), ...(k < 9 ? [String(k + 1)] : [])], title)),
       row(["p"], "Pause or resume requests"), row(["d"], "Light or dark theme"), row(["c"], "Connect an app"),
       row(["↑", "↓"], "In a table: previous or next row"), row(["←", "→"], "In a chart: previous or next step"),
       row(["?"], "This list"), row(["Esc"], "Close")),
@@ -41,11 +32,12 @@ export function bindShortcuts(actions) {
     if (event.ctrlKey || event.metaKey || event.altKey || typing || document.querySelector("dialog[open]")) return;
     const prefixed = performance.now() - prefixTime < SEQUENCE_TIME;
     prefixTime = -Infinity;
-    const section = prefixed ? SECTIONS[event.key] : Object.values(SECTIONS)[Number(event.key) - 1];
-    if (section) goTo(section);
+    const view = prefixed ? allViews().find(({ key }) => key && key === event.key) : allViews()[Number(event.key) - 1];
+    if (view) goTo(view.name);
     else if (prefixed) return;
     else if (event.key === "g") prefixTime = performance.now();
     else if (event.key === "/") {
+      if (byId("entries").hidden) goTo("entries");
       byId("search").focus();
       byId("search").select();
     } else if (event.key === "?") actions.help();

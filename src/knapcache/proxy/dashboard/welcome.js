@@ -1,7 +1,8 @@
 // First steps: a curl command and client code with this server's address, and with the key and model that it needs.
 
+import { copyable, panel } from "./dialogs.js";
 import { h } from "./dom.js";
-import { copyable } from "./dialogs.js";
+import { summary } from "./frame.js";
 
 const KEYS = {
   none: "No API key is needed.",
@@ -11,9 +12,6 @@ const KEYS = {
 };
 const PROVIDER_KEYS = { openai: "$OPENAI_API_KEY", anthropic: "$ANTHROPIC_API_KEY" };
 const QUESTION = '[{"role": "user", "content": "What is a knapsack?"}]';
-
-/** One sentence about the API key. first: `first_request` of the summary. */
-export const keyText = (first) => KEYS[first.key];
 
 /** The key in a shell command; null if none is needed. */
 const shellKey = ({ key, kind }) => ({ none: null, any: "any", tenant: "YOUR_TENANT_KEY", provider: PROVIDER_KEYS[kind] })[key];
@@ -47,15 +45,24 @@ client = Anthropic(base_url="${origin}"${sdkKey(first)})`],
   ];
 }
 
-export const connectSnippets = (first) => snippets(location.origin, first).map(([name, text]) =>
+const connectSnippets = (first) => snippets(location.origin, first).map(([name, text]) =>
   h("div", { class: "snippet" }, h("h3", {}, name), copyable(text, name)));
 
-/** Draw the first screen, shown until the first request. */
+/** Show how to connect. */
+export function connect() {
+  const first = summary?.first_request;
+  if (first) panel("Connect an app", h("p", { class: "sub" }, `Set the base URL of any OpenAI or Anthropic client to this proxy. ${KEYS[first.key]}`), connectSnippets(first));
+}
+
+/** A sentence without data, and a button that says how to get some. */
+export const noRequests = (...then) => ["No requests yet. ", h("button", { type: "button", class: "link", on: { click: connect } }, "Connect an app"), ...then];
+
+/** Draw the first screen, shown until the first request. first: `first_request` of the summary. */
 export function drawWelcome(root, first) {
   const [shell, openai, anthropic] = connectSnippets(first);
   root.replaceChildren(
     h("div", { class: "welcome-intro" },
       h("h2", {}, "Waiting for the first request", h("i", { class: "dots", "aria-hidden": "true" })),
-      h("p", { class: "sub" }, `Send the same request twice. The second answer comes from the cache, and this page shows how much it saved. ${keyText(first)}`)),
+      h("p", { class: "sub" }, `Send the same request twice. The second answer comes from the cache, and this page shows how much it saved. ${KEYS[first.key]}`)),
     h("div", { class: "snippets" }, shell, openai, anthropic));
 }

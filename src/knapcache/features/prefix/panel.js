@@ -3,9 +3,10 @@
 // Dollars are of requests of known price; without any, amounts are tokens at the price of plain input. A request without a
 // reported usage is counted as such and is in no sum.
 
-import { copyable } from "./dialogs.js";
-import { byId, h, radioGroup, setText } from "./dom.js";
-import { count, day, minute, percent, tokens, usd } from "./format.js";
+import { copyable } from "/dashboard/dialogs.js";
+import { addStyles, fact, h, radioGroup, setText } from "/dashboard/dom.js";
+import { count, day, minute, percent, tokens, usd } from "/dashboard/format.js";
+import { noRequests } from "/dashboard/welcome.js";
 
 const SPANS = [["today", "Today"], ["all", "All"]];
 const HIDDEN = /^learned-/; // one learned rule of the tier: the bars have the whole tier
@@ -19,14 +20,14 @@ const TTLS = { "5m": "5 min", "30m": "30 min", "1h": "1 h" };
 const MARKED = { on: "on", manage: "manage" };
 
 /** A rule's name in words: last-5m is "Last block, 5 min". */
-export function ruleName(rule) {
+function ruleName(rule) {
   if (NAMES[rule]) return NAMES[rule];
   const [place, ttl] = rule.split(/-(?=[^-]*$)/);
   return PLACES[place] && TTLS[ttl] ? `${PLACES[place]}, ${TTLS[ttl]}` : rule;
 }
 
 /** Bills of some requests in one unit: dollars if a price is known, otherwise tokens. */
-export class Bills {
+class Bills {
   constructor(list) {
     this.requests = sum(list, "requests");
     this.priced = sum(list, "priced");
@@ -55,43 +56,78 @@ export class Bills {
 const sum = (list, name) => list.reduce((total, one) => total + one[name], 0);
 const requests = (number) => (number === 1 ? "1 request" : `${count(number)} requests`);
 
-export class Prefix {
-  #span = "all"; #summary = null; #drawn = "";
+addStyles(`
+  #prefix-text { display: grid; gap: 8px; margin-bottom: 4px; }
+  #prefix-text .saved { color: var(--saved); }
+  .switch-on { display: flex; flex-wrap: wrap; align-items: center; gap: 6px 14px; }
+  .switch-on pre { padding: 8px 72px 8px 14px; }
+  .switch-on .copy { top: 5px; }
+  #prefix-body { display: grid; grid-template-columns: minmax(0, 1fr) minmax(0, 1fr); gap: 24px 40px; margin-top: 16px; }
+  #prefix-body.single { grid-template-columns: minmax(0, 1fr); }
+  #prefix-tariffs { display: grid; gap: 24px; align-content: start; }
+  :is(#prefix-tariffs, #prefix-facts):empty { display: none; }
+  #prefix-facts { display: grid; gap: 20px; margin-top: 24px; }
+  .stacks { display: grid; gap: 18px; margin-top: 12px; }
+  .stacks li { display: grid; grid-template-columns: 1fr auto; gap: 5px 12px; font-size: 13px; }
+  .stacks .name { overflow-wrap: anywhere; }
+  .stacks .amount { font-weight: 600; }
+  .stack, .parts { grid-column: 1 / -1; }
+  .stack { display: flex; height: 9px; border-radius: 99px; overflow: hidden; background: var(--faint); }
+  .stack .read, .parts .read i { background: var(--saved); }
+  .stack .written, .parts .written i { background: var(--warn); }
+  .stack .plain, .parts .plain i { background: var(--without); }
+  .parts { display: flex; flex-wrap: wrap; gap: 2px 16px; color: var(--soft); }
+  .parts i { display: inline-block; width: 8px; height: 8px; margin-right: 6px; border-radius: 2px; }
+  .parts b { color: var(--ink); font-weight: 600; }
+  .tariff h3 .note { font-weight: 400; }
+  .tariff .bars { margin: 12px 0 8px; gap: 10px; }
+  .bars .paid b { background: var(--spent); }
+  .bars .paid :is(.name, .amount) { font-weight: 600; }
+  @media (max-width: 760px) { #prefix-body { grid-template-columns: minmax(0, 1fr); } }`);
 
-  constructor() {
-    radioGroup(byId("prefix-span"), SPANS, this.#span, (value) => {
-      this.#span = value;
-      this.#draw();
-    });
-  }
+/** The share of input that providers have read from their prompt caches. */
+export function card(root) {
+  const share = h("p", { class: "middle" }), text = h("p", { class: "sub" });
+  root.append(share, text);
+  return ({ prefix }) => {
+    const input = sum(prefix.all.upstreams, "input");
+    setText(share, input ? percent(sum(prefix.all.upstreams, "read") / input) : "–");
+    setText(text, input ? `of ${tokens(input)} input tokens were read from the providers' prompt caches` : "No input tokens were reported yet.");
+  };
+}
 
-  update(summary) {
-    this.#summary = summary;
-    this.#draw();
-  }
-
-  #draw() {
-    const { prefix, now } = this.#summary ?? {};
-    if (!prefix) return;
-    const sums = prefix[this.#span], drawn = JSON.stringify([this.#span, prefix.mode, sums]);
-    if (drawn === this.#drawn) return; // keeps the focus on a copy button
-    this.#drawn = drawn;
-    const since = prefix.since && this.#span === "all" ? `since ${now - prefix.since < 86400 ? minute(prefix.since) : day(prefix.since)}` : "";
-    setText("prefix-note", since);
-    byId("prefix-text").replaceChildren(...sentences(sums, prefix.mode, this.#span === "today"));
-    byId("prefix-body").hidden = !sums.upstreams.length;
-    byId("prefix-tokens").replaceChildren(...sums.upstreams.map(stack));
-    const several = sums.tariffs.length > 1;
-    byId("prefix-tariffs").replaceChildren(...sums.tariffs.map((tariff) => drawBills(tariff, several)));
-    byId("prefix-facts").replaceChildren(...sums.tariffs.map((tariff) => drawFacts(tariff, several)));
-    byId("prefix-body").classList.toggle("single", !sums.tariffs.length);
-  }
+export function view(root) {
+  const [text, stacks, facts, bills] = [h("div", { id: "prefix-text" }), h("ul", { class: "stacks", id: "prefix-tokens" }), h("div", { id: "prefix-facts" }), h("div", { id: "prefix-tariffs" })];
+  const body = h("div", { id: "prefix-body" }, h("div", {}, h("h3", {}, "Input tokens, as reported"), stacks, facts), bills);
+  const spans = h("div", { class: "switch", role: "radiogroup", "aria-label": "Today or all" }), note = h("span", { class: "note" });
+  root.append(h("article", { class: "card" }, h("header", { class: "head" }, h("h2", {}, "Prompt caching at the provider"), note, h("div", { class: "switches" }, spans)), text, body));
+  let span = "all", summary = null, drawn = "";
+  const draw = () => {
+    const { prefix, now } = summary, sums = prefix[span], state = JSON.stringify([span, prefix.mode, sums]), several = sums.tariffs.length > 1;
+    if (state === drawn) return; // keeps the focus on a copy button
+    drawn = state;
+    setText(note, prefix.since && span === "all" ? `since ${now - prefix.since < 86400 ? minute(prefix.since) : day(prefix.since)}` : "");
+    text.replaceChildren(...sentences(sums, prefix.mode, span === "today"));
+    body.hidden = !sums.upstreams.length;
+    stacks.replaceChildren(...sums.upstreams.map(stack));
+    bills.replaceChildren(...sums.tariffs.map((tariff) => drawBills(tariff, several)));
+    facts.replaceChildren(...sums.tariffs.map((tariff) => drawFacts(tariff, several)));
+    body.classList.toggle("single", !sums.tariffs.length);
+  };
+  radioGroup(spans, SPANS, span, (value) => {
+    span = value;
+    draw();
+  });
+  return (found) => {
+    summary = found;
+    draw();
+  };
 }
 
 /** What the tier has saved, would have saved, and how to switch it on. */
 function sentences(sums, mode, today) {
   const text = (...parts) => h("p", { class: "sub" }, ...parts);
-  if (!sums.upstreams.length) return [text(today ? "No request was sent to a provider today." : "No request was sent to a provider yet.")];
+  if (!sums.upstreams.length) return [text(...(today ? ["No request was sent to a provider today."] : noRequests(" and send one to a provider.")))];
   if (!sums.tariffs.length) return [text(mode === "off" ? 'Prompts are not marked, because the setting is prefix = "off". ' : "There is nothing to decide for these upstreams: their providers cache prompts without marks, or not at all. ",
     "What they read from their prompt cache is shown as they report it.")];
   const kinds = (kind) => sums.tariffs.flatMap((tariff) => tariff.bills.filter((one) => one.kind === kind));
@@ -146,7 +182,6 @@ function drawBills(tariff, named) {
 
 /** What the tier knows of a tariff's requests. named: there are several. */
 function drawFacts(tariff, named) {
-  const fact = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
   return h("div", {}, h("h3", {}, `Marks${named ? `, ${tariff.name}` : ""}`),
     h("dl", { class: "facts" },
       fact("Setting", `prefix = "${tariff.mode}"`),

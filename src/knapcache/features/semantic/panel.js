@@ -1,12 +1,11 @@
 // The semantic tier: what is served by similarity, the certificate of each level of risk, and recent matches with feedback.
 //
-// The list of matches is redrawn only when it has changed, so that the focus stays on a button. While the tier is off, the
-// panel is one sentence.
+// The list of matches is redrawn only when it has changed, so that the focus stays on a button.
 
-import * as api from "./api.js";
-import { confirm, copyable, toast } from "./dialogs.js";
-import { byId, h, setText } from "./dom.js";
-import { clock, count, counted, day, digits, minute, percent, time, usd } from "./format.js";
+import * as api from "/dashboard/api.js";
+import { confirm, toast } from "/dashboard/dialogs.js";
+import { addStyles, byId, fact, h, setText } from "/dashboard/dom.js";
+import { clock, count, counted, day, digits, minute, percent, time, usd } from "/dashboard/format.js";
 
 const LISTED = 20; // matches
 const KINDS = {
@@ -27,13 +26,63 @@ const text = (...parts) => h("p", { class: "sub" }, ...parts);
 const times = (number) => (number === 1 ? "once" : `${count(number)} times`);
 const sumOf = (counts, test) => Object.entries(counts).reduce((total, [name, number]) => total + (test(name) ? number : 0), 0);
 /** Labels of some sums, and how many are wrong. source: shadow, audit or feedback; all by default. */
-export const labels = (usage, source = "") => sumOf(usage.labels, (name) => name.startsWith(source));
-export const wrong = (usage, source = "") => sumOf(usage.labels, (name) => name.startsWith(source) && !name.endsWith(" same"));
+const labels = (usage, source = "") => sumOf(usage.labels, (name) => name.startsWith(source));
+const wrong = (usage, source = "") => sumOf(usage.labels, (name) => name.startsWith(source) && !name.endsWith(" same"));
 /** Error rates need more digits than shares: 0.83 %. */
 const rate = (share) => (share >= 1 ? "–" : `${digits(Number((100 * share).toPrecision(2)))} %`);
 
-export class Semantic {
-  #on = false; #scope = ""; #drawn = ""; #listed = ""; #status = null; #calls = 0;
+addStyles(`
+  #semantic-text { display: grid; gap: 8px; }
+  #semantic-text .saved { color: var(--saved); }
+  #semantic .problem { color: var(--warn); }
+  #semantic-body { display: grid; grid-template-columns: minmax(0, 3fr) minmax(0, 2fr); gap: 24px 40px; margin-top: 16px; }
+  #semantic-body > div:first-child { display: grid; grid-template-columns: minmax(0, 1fr); gap: 8px; align-content: start; }
+  #semantic-others { max-width: 420px; }
+  #semantic table.plain :is(th, td):not(:first-child):not(.state) { text-align: right; }
+  #semantic table.plain :is(th, td) { white-space: nowrap; min-width: 0; }
+  #semantic-others table.plain td.state { white-space: normal; }
+  #semantic table.plain td.state { color: var(--soft); padding-left: 16px; }
+  #semantic table.plain tr.serves td.state { color: var(--saved); font-weight: 550; }
+  #semantic-matches { max-height: 460px; overflow: auto; }
+  #semantic-matches li { border-top: 1px solid var(--line); padding: 10px 0; }
+  #semantic-matches .line { display: flex; flex-wrap: wrap; align-items: center; gap: 4px 14px; min-height: 30px; }
+  #semantic-matches .line button { margin-left: auto; font-size: 13px; }
+  #semantic-matches .verdict { font-size: 13px; color: var(--saved); }
+  #semantic-matches .verdict.wrong { color: var(--bad); font-weight: 550; }
+  #semantic-matches .pairs { display: grid; grid-template-columns: minmax(0, 1fr) minmax(0, 1fr); gap: 4px 24px; margin-top: 4px; }
+  #semantic-matches .pairs p { overflow-wrap: anywhere; }
+  @media (max-width: 760px) { :is(#semantic-body, #semantic-matches .pairs) { grid-template-columns: minmax(0, 1fr); } }`);
+
+/** Whether the tier serves, and what is certified. */
+export function card(root) {
+  const state = h("p", { class: "middle" }), line = h("p", { class: "sub" });
+  root.append(state, line);
+  return async () => {
+    const { scopes, problem } = await api.get("/semantic", { limit: 1 });
+    const serving = scopes.filter((scope) => scope.state === "serving"), judged = scopes.reduce((total, { all }) => total + labels(all), 0);
+    setText(state, problem ? "Does not work" : serving.length ? "Serving" : "In the shadow");
+    setText(line, problem || (serving.length ? `${count(scopes.reduce((total, { all }) => total + all.served, 0))} answers by similarity; at most ${rate(Math.max(...serving.map(({ bound }) => bound)))} are wrong`
+      : `${counted(judged, "match", "matches")} judged so far`));
+  };
+}
+
+export function view(root) {
+  root.append(
+    h("article", { class: "card" },
+      h("header", { class: "head" }, h("h2", {}, "Semantic tier"), h("span", { class: "simulated" }, "simulated prices"), h("span", { class: "note", id: "semantic-note" }),
+        h("div", { class: "controls" }, h("label", { class: "field", hidden: true }, h("span", { class: "visually-hidden" }, "Tenant"), h("select", { id: "semantic-scope" })))),
+      h("div", { id: "semantic-text" }),
+      h("div", { id: "semantic-body", hidden: true },
+        h("div", {}, h("h3", {}, "Levels of risk"), h("div", { id: "semantic-levels", class: "scroll", tabindex: 0, role: "region", "aria-label": "Levels of risk" }),
+          h("h3", {}, "What would be served at other error rates"), h("div", { id: "semantic-others" })),
+        h("div", { id: "semantic-facts" }))),
+    h("article", { class: "card" }, h("header", { class: "head" }, h("h2", {}, "Recent matches")), h("p", { class: "sub", id: "semantic-hint", hidden: true }), h("ul", { id: "semantic-matches" })));
+  const semantic = new Semantic();
+  return () => semantic.refresh();
+}
+
+class Semantic {
+  #scope = ""; #drawn = ""; #listed = ""; #status = null; #calls = 0;
 
   constructor() {
     byId("semantic-scope").addEventListener("change", (event) => {
@@ -42,16 +91,8 @@ export class Semantic {
     });
   }
 
-  update(summary) {
-    this.#on = summary.semantic;
-    if (!this.#on) drawOff();
-    byId("semantic").classList.toggle("off", !this.#on);
-    byId("semantic").classList.toggle("no-dollars", !this.#on);
-  }
-
-  /** Read the state of the tier, if it is on. */
+  /** Read the state of the tier. */
   async refresh() {
-    if (!this.#on) return;
     const call = ++this.#calls;
     const status = await api.get("/semantic", { limit: LISTED, ...(this.#scope ? { scope: this.#scope } : {}) });
     if (call !== this.#calls) return;
@@ -82,10 +123,9 @@ export class Semantic {
     const list = JSON.stringify([matches, content, api.session.role]);
     if (list === this.#listed) return;
     this.#listed = list;
-    byId("semantic-recent").hidden = !matches.length;
     byId("semantic-hint").replaceChildren(...hint(content));
-    byId("semantic-hint").hidden = content;
-    byId("semantic-matches").replaceChildren(...matches.map((match) => this.#match(match)));
+    byId("semantic-hint").hidden = content || !matches.length;
+    byId("semantic-matches").replaceChildren(...(matches.length ? matches.map((match) => this.#match(match)) : [h("li", { class: "sub" }, "No matches yet. Ask a stored question in other words: the two are compared, and listed here.")]));
   }
 
   #drawScopes(scopes, shown) {
@@ -124,19 +164,11 @@ export class Semantic {
   }
 }
 
-function drawOff() {
-  setText("semantic-note", "");
-  byId("semantic-text").replaceChildren(text("Off. A stored answer can also serve a differently worded question, once its error rate is certified on your traffic. To measure it without serving anything, add this line to the settings file and restart:"),
-    copyable('semantic = "shadow"', "the setting"));
-  for (const id of ["semantic-body", "semantic-recent"]) byId(id).hidden = true;
-  byId("semantic-scope").closest("label").hidden = true;
-}
-
 /** What is served, what is certified, and what is missing. */
 function sentences({ problem, error }, scope) {
   const lines = [];
   if (problem) lines.push(h("p", { class: "sub problem" }, `The tier does not work: ${problem}.`));
-  if (!scope) return [...lines, text("No tenant uses the tier.")];
+  if (!scope) return [...lines, text("No tenant uses the tier. Set semantic for all callers, or for a tenant.")];
   const { all, state, bound, alarms } = scope, allowed = rate(scope.error ?? error), judged = labels(all);
   if (all.served) lines.push(text(h("b", { class: "saved" }, count(all.served)), ` of ${count(all.requests)} requests without an exact hit were answered by similarity`, all.priced ? `, which saved ${usd(all.usd_saved)}` : "", "."));
   if (state === "serving") lines.push(text("Serving. It is certified that at most ", h("b", { class: "saved" }, rate(bound)), ` of its answers are wrong; ${allowed} are allowed.`));
@@ -167,7 +199,6 @@ function otherTable({ others, error }) {
 }
 
 function facts({ embedding, questions, limit, judge, since }, { all }) {
-  const fact = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
   const checked = (source) => `${count(labels(all, source))}, ${count(wrong(all, source))} wrong`;
   const listed = (test, names) => {
     const found = Object.entries(all.reasons).filter(([name]) => test(name)).sort((a, b) => b[1] - a[1]).slice(0, 3);

@@ -1,0 +1,65 @@
+"""Features on the dashboard: which are on, the module of each, and the setting that turns it on.
+
+The page imports the module of every feature that is on, from `/dashboard/features/NAME/panel.js`. The module draws a
+view at `/dashboard/NAME` and a part of the overview (dashboard/frame.js says how). `AdminContext.panels` is the only
+list of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+from pydantic import Field
+
+from knapcache.proxy.admin.models import ResponseModel
+
+
+class Panel(NamedTuple):
+    """A feature as the dashboard shows it."""
+
+    name: str
+    """Name in addresses."""
+    title: str
+    about: str
+    """What it does, in one line."""
+    turn_on: str
+    """Lines of the settings file that turn it on."""
+    is_on: Callable[[], bool]
+    module: Path
+    """The file of its JavaScript module."""
+
+
+def panel_url(name: str) -> str:
+    """Return the path of a feature's module."""
+    return f"/dashboard/features/{name}/panel.js"
+
+
+class PanelRow(ResponseModel):
+    """A feature as the dashboard shows it."""
+
+    name: Annotated[str, Field(description="Its view is /dashboard/NAME.")]
+    title: str
+    about: str
+    on: bool
+    turn_on: Annotated[str, Field(description="Lines of the settings file that turn it on.")]
+    module: Annotated[str, Field(description="Path of the JavaScript module with its view.")]
+
+
+class PanelPage(ResponseModel):
+    """The features of this proxy, on or off."""
+
+    rows: list[PanelRow]
+
+
+def panel_row(panel: Panel) -> PanelRow:
+    """Return the row of a feature."""
+    return PanelRow(
+        name=panel.name,
+        title=panel.title,
+        about=panel.about,
+        on=panel.is_on(),
+        turn_on=panel.turn_on,
+        module=panel_url(panel.name),
+    )
