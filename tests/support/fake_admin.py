@@ -11,6 +11,7 @@ import secrets
 import socket
 import threading
 import time
+from functools import partial
 from types import SimpleNamespace, TracebackType
 from typing import Any, Self
 
@@ -97,6 +98,19 @@ class FakeAdmin:
     """The server, in a thread. A restart listens on the same port."""
 
     def __init__(self) -> None:
+        self.reset()
+        self.panels = [
+            panel._replace(is_on=partial(self._is_on, panel.name)) for panel in builtin_panels(lambda: Settings())
+        ]
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def reset(self) -> None:
+        """Start with no traffic, and nobody logged in."""
         self.unit = "usd"
         self.prices = "known"
         self.amounts: dict[str, Any] = {"unit": "usd", "factor": 1.0}
@@ -133,10 +147,6 @@ class FakeAdmin:
         self.proxies: list[dict[str, Any]] = []
         self.on = {"prefix"}
         """Features that are on."""
-        self.panels = [
-            panel._replace(is_on=lambda name=panel.name: name in self.on)
-            for panel in builtin_panels(lambda: Settings())
-        ]
         self.routes: list[dict[str, Any]] = []
         self.webhooks: list[dict[str, Any]] = []
         self.limits: list[dict[str, Any]] = []
@@ -156,15 +166,17 @@ class FakeAdmin:
         self.csrf = secrets.token_hex(8)
         self.role = "operator"
         self.audit: list[dict[str, Any]] = []
+        self.tokens = [{"name": "admin", "role": "operator"}]
         self.purges: list[dict[str, Any]] = []
         self.models = ("gpt-4o", "gpt-4o-mini", "claude-sonnet-4-5", "text-embedding-3-small")
         self.tenants = ("search", "support", "evals")
-        self._server: uvicorn.Server | None = None
-        self._thread: threading.Thread | None = None
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+
+    def _is_on(self, name: str) -> bool:
+        return name in self.on
+
+    def login(self, path: str = "") -> str:
+        """Return the address of a view, with the token."""
+        return f"{self.url}/dashboard{path}#token={TOKEN}"
 
     # Control by tests.
 
@@ -381,7 +393,7 @@ class FakeAdmin:
         if path == "panels":
             return JSONResponse({"rows": [panel_row(panel).model_dump() for panel in self.panels]})
         if path == "tokens":
-            return JSONResponse({"rows": [{"name": "admin", "role": "operator"}]})
+            return JSONResponse({"rows": self.tokens})
         if path == "limits":
             return JSONResponse({"rows": self.limits, "alone": ""})
         if path == "proxies":
