@@ -150,7 +150,7 @@ def test_a_read_only_token_changes_nothing(proxy: RunningProxy, client: httpx.Cl
 def test_the_routes_that_need_an_operator_are_these() -> None:
     names = {route.name for route in ROUTES_OF_OPERATORS}
     changes = {"forget", "purge", "snapshot", "start_plan", "rotate_token", "mark_match", "purge_log"}
-    assert names == {*changes, "audit", "search_log", "log_line"}
+    assert names == {*changes, "audit", "search_log", "log_line", "list_tokens"}
 
 
 def test_a_read_only_token_sees_no_content(proxy: RunningProxy, client: httpx.Client) -> None:

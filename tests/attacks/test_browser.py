@@ -169,7 +169,7 @@ def victim(browser: Browser, proxy: RunningProxy, upstream: RecordingUpstream) -
     upstream.clear()
     context = browser.new_context()
     dashboard = context.new_page()
-    dashboard.goto(f"{origin_of(proxy)}/dashboard#token={TOKEN}")
+    dashboard.goto(f"{origin_of(proxy)}/dashboard/entries#token={TOKEN}")
     wait_for_data(dashboard)
     yield context
     dashboard.reload()

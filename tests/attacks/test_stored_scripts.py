@@ -10,7 +10,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser
 
-from tests.support.browser import chromium, visit, wait_for_data
+from tests.support.browser import chromium, open_view, visit, wait_for_data
 from tests.support.raw_client import chat, exchange
 from tests.support.recording_upstream import RecordingUpstream, plain, send
 from tests.support.running_proxy import RunningProxy
@@ -69,13 +69,13 @@ def test_the_dashboard_shows_them_as_text(proxy: RunningProxy, upstream: Recordi
     wait_until(logged)
     with visit(browser, f"{proxy.url}/dashboard#token={TOKEN}") as page:
         wait_for_data(page)
-        page.wait_for_function("document.body.innerText.includes('onerror=window.ran=1')")
-        assert page.evaluate(HARMLESS)
-        for section in ("#entries", "#requests", "#usage", "#health"):
-            page.evaluate(f"location.hash = {section!r}")
+        for view in ("savings", "settings", "content_log", "entries", "requests"):
+            open_view(page, view)
+            page.wait_for_load_state("networkidle")
+            if view != "settings":
+                page.wait_for_function("document.body.innerText.includes('onerror=window.ran=1')")
             assert page.evaluate(HARMLESS)
-        for rows in ("#entries", "#requests"):
-            for row in page.locator(f"{rows} tbody tr").all()[:6]:
+            for row in page.locator(f"#{view} :is(#entries-table, #requests-table) tbody tr").all()[:6]:
                 row.click()
                 page.wait_for_selector("#drawer[open]")
                 assert page.evaluate(HARMLESS)

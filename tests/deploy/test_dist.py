@@ -37,6 +37,7 @@ def test_the_wheel_has_the_packages_their_data_and_nothing_else(wheel: Path) -> 
         "knapcache/py.typed",
         "knapcache/proxy/dashboard/index.html",
         "knapcache/proxy/dashboard/app.js",
+        "knapcache/features/limits/panel.js",
         "knapcache_experiments/measured/live.json",
         f"knapcache-{PROJECT['version']}.dist-info/licenses/LICENSE",
     ):

@@ -31,7 +31,7 @@ from knapcache.testing import FakeUpstream
 from knapcache.testing.upstream import InputCharge, UpstreamCall
 from tests.features.semantic.serving.test_judging import OPEN, one_vector
 from tests.features.webhooks.test_webhooks import Receiver
-from tests.support.browser import chromium, visit, wait_for_data
+from tests.support.browser import chromium, open_view, visit, wait_for_data
 from tests.support.running_proxy import RunningProxy
 from tests.support.timing import wait_until
 
@@ -316,16 +316,19 @@ def check_page(proxy: RunningProxy, summary: dict[str, Any], limit: dict[str, An
     today = summary["today"]
     with chromium() as browser, visit(browser, f"{proxy.url}/dashboard#token={proxy.proxy.admin_token}") as page:
         wait_for_data(page)
-        page.wait_for_selector("#limits-table tbody tr")
+        page.wait_for_selector("#spend-legend li")
         legend = page.inner_text("#spend-legend")
         spent, saved, cached = (f"{today[name]:.3g}" for name in ("usd_spent", "usd_saved", "requests"))
         assert f"{dollars(legend.split('With cache')[1]):.3g}" == spent
         assert f"{dollars(legend.split('Saved')[1]):.3g}" == saved
         from_cache = sum(today[name] for name in ("hits", "similar", "coalesced", "stale"))
         assert page.inner_text("#rate-sub") == f"{from_cache} of {cached} requests today"
-        row = page.inner_text("#tenants tbody tr[data-key=team]")
+        open_view(page, "savings")
+        row = page.inner_text("#tenants-table tbody tr[data-key=team]")
         shown = [f"{float(one):.3g}" for one in re.findall(r"\$([0-9.]+)", row)]
         assert shown[0] == f"{limit['used']:.3g}"
+        open_view(page, "limits")
+        page.wait_for_selector("#limits-table tbody tr")
         limits = page.inner_text("#limits-table tbody").split("team")[1]
         assert f"{dollars(limits):.3g}" == shown[0]
 

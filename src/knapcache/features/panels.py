@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from knapcache.proxy.admin.panels import Panel
+from knapcache.proxy.admin.panels import FeaturePanel
 from knapcache.proxy.settings import Settings
 
 FOLDER = Path(__file__).parent
@@ -16,10 +16,10 @@ def _any_mode(mode: str, parts: Iterable[object], name: str) -> bool:
     return any((one or "off") != "off" for one in (mode, *(getattr(part, name) for part in parts)))
 
 
-def builtin_panels(settings: Callable[[], Settings]) -> list[Panel]:
+def builtin_panels(settings: Callable[[], Settings]) -> list[FeaturePanel]:
     """Return the features of knapcache. settings: returns the current ones, which SIGHUP may change."""
     return [
-        Panel(
+        FeaturePanel(
             name="limits",
             title="Limits",
             about="Limits on dollars, requests and tokens: of each tenant, or of all callers together.",
@@ -27,7 +27,7 @@ def builtin_panels(settings: Callable[[], Settings]) -> list[Panel]:
             is_on=lambda: any(one.limits is not None for one in (settings(), *settings().tenants)),
             module=FOLDER / "limits" / "panel.js",
         ),
-        Panel(
+        FeaturePanel(
             name="prefix",
             title="Prompt caches",
             about="What providers read from their prompt caches, and marks that make them read more.",
@@ -35,7 +35,7 @@ def builtin_panels(settings: Callable[[], Settings]) -> list[Panel]:
             is_on=lambda: _any_mode(settings().prefix, settings().route, "prefix"),
             module=FOLDER / "prefix" / "panel.js",
         ),
-        Panel(
+        FeaturePanel(
             name="semantic",
             title="Semantic",
             about="Stored answers to questions in other words, up to a certified error rate. The shadow serves none.",
@@ -43,7 +43,7 @@ def builtin_panels(settings: Callable[[], Settings]) -> list[Panel]:
             is_on=lambda: _any_mode(settings().semantic, (*settings().tenants, *settings().route), "semantic"),
             module=FOLDER / "semantic" / "panel.js",
         ),
-        Panel(
+        FeaturePanel(
             name="content_log",
             title="Content log",
             about="A log of requests and answers with their text, after redaction, searched by words.",
@@ -51,7 +51,7 @@ def builtin_panels(settings: Callable[[], Settings]) -> list[Panel]:
             is_on=lambda: settings().content_log,
             module=FOLDER / "content_log" / "panel.js",
         ),
-        Panel(
+        FeaturePanel(
             name="webhooks",
             title="Webhooks",
             about="A request to your URL when a state changes: a limit is reached, an upstream fails or recovers.",

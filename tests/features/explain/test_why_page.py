@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from knapcache.testing import FakeUpstream
-from tests.support.browser import chromium, visit, wait_for_data
+from tests.support.browser import chromium, open_view, visit, wait_for_data
 from tests.support.running_proxy import RunningProxy
 
 TOKEN = "an-operator-token-of-these-tests-0123456789"
@@ -47,7 +47,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def page(browser: Browser, proxy: RunningProxy) -> Iterator[Page]:
-    with visit(browser, f"{proxy.url}/dashboard#token={TOKEN}") as page:
+    with visit(browser, f"{proxy.url}/dashboard/requests#token={TOKEN}") as page:
         wait_for_data(page)
         expect(page.locator("#requests-table tbody tr")).to_have_count(7)
         yield page
@@ -55,6 +55,7 @@ def page(browser: Browser, proxy: RunningProxy) -> Iterator[Page]:
 
 def why(page: Page, row: int) -> str:
     """Open the details of a request, by its number from the oldest on, and return the explanation."""
+    open_view(page, "requests")
     page.click(f"#requests-table tbody tr[data-serial='{row}'] button")
     expect(page.locator("#drawer")).to_be_visible()
     expect(page.locator("#drawer .why")).to_be_visible()
@@ -74,6 +75,7 @@ def why(page: Page, row: int) -> str:
     ],
 )
 def test_search_finds_an_entry_by_its_words(page: Page, words: str, found: list[str]) -> None:
+    open_view(page, "entries")
     page.fill("#search", words)
     expect(page.locator("#entries-total")).to_have_text(f"{len(found)} found")
     assert page.locator("#entries-table td.request button").all_inner_texts() == found
@@ -95,6 +97,7 @@ def test_new_requests_hits_and_refreshes_are_explained(page: Page) -> None:
 
 
 def test_a_purge_shows_what_it_would_remove(page: Page, proxy: RunningProxy) -> None:
+    open_view(page, "entries")
     page.select_option("#by-model", "gpt-4o")
     expect(page.locator("#entries-total")).to_have_text("3 found")
     page.click("#purge")

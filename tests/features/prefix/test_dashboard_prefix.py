@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.support.browser import chromium, visit, wait_for_data
+from tests.support.browser import chromium, poll_now, visit, wait_for_data
 from tests.support.events import event, prefix_event
-from tests.support.fake_admin import TOKEN, FakeAdmin
+from tests.support.fake_admin import FakeAdmin
 
 UNMARKED = {"own_marks": False, "read": 0, "short_written": 0, "long_written": 0}
 NO_TARIFF: dict[str, Any] = {"tariff": "", "rule": "", "own_marks": False, "bills": {}}
@@ -26,7 +26,7 @@ def page() -> Iterator[tuple[FakeAdmin, Page]]:
 
 def opened(browser: Browser, admin: FakeAdmin) -> Any:
     admin.fill(5, days=0.02)
-    return visit(browser, f"{admin.url}/dashboard#token={TOKEN}")
+    return visit(browser, admin.login("/prefix"))
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def shown(page: tuple[FakeAdmin, Page]) -> Any:
                 upstream = fields.get("upstream", "anthropic")
                 prefix = prefix_event(**{name: value for name, value in fields.items() if name != "upstream"})
                 admin.prefix.count(event("miss", time=time.time(), upstream=upstream, prefix=prefix))
-        browser_page.evaluate("window.dispatchEvent(new Event('online'))")
+        poll_now(browser_page)
         return browser_page
 
     return show
@@ -50,7 +50,7 @@ def shown(page: tuple[FakeAdmin, Page]) -> Any:
 
 def test_without_requests_there_is_one_sentence(shown: Any) -> None:
     page = shown()
-    expect(page.locator("#prefix-text")).to_have_text("No request was sent to a provider yet.")
+    expect(page.locator("#prefix-text")).to_have_text("No requests yet. Connect an app and send one to a provider.")
     expect(page.locator("#prefix-body")).to_be_hidden()
 
 

@@ -15,9 +15,9 @@ from knapcache.features.semantic.match_features import FEATURES
 from knapcache.features.semantic.recent_matches import RecentMatches
 from knapcache.features.semantic.totals import SemanticTotals
 from tests.support import fake_admin
-from tests.support.browser import chromium, visit, wait_for_data
+from tests.support.browser import chromium, open_view, poll_now, visit, wait_for_data
 from tests.support.events import event, semantic_event, verdict_event
-from tests.support.fake_admin import TOKEN, FakeAdmin
+from tests.support.fake_admin import FakeAdmin
 from tests.support.semantic_control import LearnerControl
 
 Shown = Callable[..., Page]
@@ -29,7 +29,8 @@ def opened() -> Iterator[tuple[FakeAdmin, Page]]:
     """One page for all tests: each sets the state of the fake API and polls."""
     with chromium() as browser, FakeAdmin() as admin:
         admin.fill(5, days=0.02)
-        with visit(browser, f"{admin.url}/dashboard#token={TOKEN}") as page:
+        admin.on, admin.tier = {"semantic"}, LearnerControl()
+        with visit(browser, admin.login("/semantic")) as page:
             wait_for_data(page)
             yield admin, page
 
@@ -39,12 +40,12 @@ def shown(opened: tuple[FakeAdmin, Page]) -> Shown:
     """Return a function that shows a tier with the given matches."""
     admin, page = opened
 
-    def show(tier: LearnerControl | None, *matches: dict[str, Any], content: bool = True) -> Page:
+    def show(tier: LearnerControl, *matches: dict[str, Any], content: bool = True) -> Page:
         admin.tier, admin.semantic, admin.matches = tier, SemanticTotals(), RecentMatches()
         admin.show_content = content
         for k, fields in enumerate(matches):
             add(admin, f"m-{k}", fields)
-        poll(page)
+        poll_now(page)
         return page
 
     return show
@@ -63,22 +64,10 @@ def add(admin: FakeAdmin, match_id: str, fields: dict[str, Any]) -> None:
         admin.matches.consume_verdicts([judged])
 
 
-def poll(page: Page) -> None:
-    page.evaluate("window.dispatchEvent(new Event('online'))")
-
-
 def serving() -> LearnerControl:
     tier = LearnerControl()
     tier.add_labels(700)
     return tier
-
-
-def test_a_tier_that_is_off_is_one_sentence_and_the_setting(shown: Shown) -> None:
-    page = shown(None)
-    expect(page.locator("#semantic-text")).to_contain_text("Off. A stored answer can also serve")
-    expect(page.locator("#semantic-text code")).to_have_text('semantic = "shadow"')
-    expect(page.locator("#semantic-body")).to_be_hidden()
-    expect(page.locator("#semantic-recent")).to_be_hidden()
 
 
 def test_a_tier_in_the_shadow_says_what_is_missing(shown: Shown) -> None:
@@ -167,7 +156,8 @@ def test_the_details_of_a_request_say_what_the_tier_did(
         fake_admin, "DETAIL", fake_admin.DETAIL | {"stored": False, "semantic": "Never matched: it sets a seed."}
     )
     opened[0].traffic("miss")
-    page = shown(None)
+    page = shown(serving())
+    open_view(page, "requests")
     page.locator("#requests-table tbody tr[data-serial] button").first.click()
     drawer = page.locator("#drawer")
     expect(drawer).to_contain_text("Semantic tierNever matched: it sets a seed.")

@@ -365,6 +365,7 @@ def test_a_link_on_another_site_can_open_the_dashboard_only(harness: AdminHarnes
     link = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
     with harness.client() as client:
         assert client.get("/dashboard", headers=link).status_code == 200
+        assert client.get("/dashboard/entries", headers=link).status_code == 200
         assert client.get("/", headers=link).status_code == 307
         for path in (f"{ROOT}/summary", "/metrics", "/dashboard/app.js"):
             assert client.get(path, headers=link).status_code == 403

@@ -21,7 +21,7 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClie
     (folder / "more" / "style.css").write_text("body {}")
     (folder / "notes.txt").write_text("not for browsers")
     (tmp_path / "secret.js").write_text("outside")
-    monkeypatch.setattr(subject.Pages.__init__, "__defaults__", (folder,))
+    monkeypatch.setattr(subject.Pages.__init__, "__defaults__", ((), folder))
     harness = AdminHarness()
     with harness.client(headers={}) as found:
         yield found
@@ -34,6 +34,9 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClie
         ("/dashboard", "text/html; charset=utf-8"),
         ("/dashboard/", "text/html; charset=utf-8"),
         ("/dashboard/index.html", "text/html; charset=utf-8"),
+        ("/dashboard/entries", "text/html; charset=utf-8"),
+        ("/dashboard/semantic", "text/html; charset=utf-8"),
+        ("/dashboard/features/semantic/panel.js", "text/javascript; charset=utf-8"),
         ("/dashboard/app.js", "text/javascript; charset=utf-8"),
         ("/dashboard/more/style.css", "text/css; charset=utf-8"),
     ],
@@ -60,7 +63,8 @@ def test_files_have_security_headers_and_etags(client: TestClient, path: str, ki
 @pytest.mark.parametrize(
     "path",
     ["/dashboard/none.js", "/dashboard/notes.txt", "/dashboard/../secret.js", "/dashboard/%2e%2e/secret.js",
-     "/dashboard//etc/passwd", "/dashboard/more", "/dashboard/more/..%2fapp.js", "/dashboard/app.js/", "/dashboardx"],
+     "/dashboard//etc/passwd", "/dashboard/more", "/dashboard/nothing", "/dashboard/entries/",
+     "/dashboard/features/semantic/__init__.py", "/dashboard/more/..%2fapp.js", "/dashboard/app.js/", "/dashboardx"],
 )  # fmt: skip
 def test_other_paths_are_404(client: TestClient, path: str) -> None:
     found = client.get(path)

@@ -8,11 +8,12 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
+from playwright.sync_api import Browser
 
 from knapcache.cli.main import main
 from knapcache.proxy.settings.loading import load
 from knapcache.testing import FakeUpstream
-from tests.support.browser import chromium, visit, wait_for_data
+from tests.support.browser import open_view, visit, wait_for_data
 from tests.support.running_proxy import RunningProxy
 
 SETTINGS = """
@@ -39,7 +40,7 @@ tags = ["evals"]
 BODY = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Hi"}], "metadata": {"purpose": "eval"}}
 
 
-def test_all_surfaces_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_surfaces_agree(browser: Browser, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with FakeUpstream() as upstream:
         file, request = tmp_path / "knapcache.toml", tmp_path / "request.json"
         file.write_text(SETTINGS.format(path=json.dumps(str(tmp_path / "data")), url=upstream.openai_url))
@@ -55,7 +56,7 @@ def test_all_surfaces_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
         loaded = load(file).settings
         fields = {name: getattr(loaded, name) for name in loaded.model_fields_set if name != "path"}
-        with RunningProxy(tmp_path / "data", upstream.openai_url, **fields) as proxy, chromium() as browser:
+        with RunningProxy(tmp_path / "data", upstream.openai_url, **fields) as proxy:
             with openai.OpenAI(base_url=proxy.openai_url, api_key="any", max_retries=0) as sdk:
                 answer = sdk.chat.completions.with_raw_response.create(**BODY)  # type: ignore[call-overload]
             assert answer.headers["x-knapcache-route"] == "evals"
@@ -78,9 +79,13 @@ def test_all_surfaces_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
             with visit(browser, f"{proxy.url}/dashboard#token={token}") as page:
                 wait_for_data(page)
+                open_view(page, "requests")
                 text = " ".join(page.inner_text("#routes-table tbody").split())  # some spaces do not break
                 for part in ("evals", "model gpt-4o*", "ttl = 3600", "tags = evals", "1 miss"):
                     assert part in text
+                open_view(page, "limits")
                 page.wait_for_selector("#limits-table tbody tr")
                 assert "$5.00" in page.inner_text("#limits-table tbody")
+                open_view(page, "entries")
+                page.wait_for_selector("#entries-table tbody tr[data-key]")
                 assert "evals" in page.inner_text("#entries-table tbody")

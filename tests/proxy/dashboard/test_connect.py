@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, expect
 
 from knapcache.proxy.settings.secrets import digest_of
 from knapcache.testing import FakeUpstream
-from tests.support.browser import chromium, visit, wait_for_data
+from tests.support.browser import visit, wait_for_data
 from tests.support.programs import find_module, find_program
 from tests.support.running_proxy import RunningProxy
 
@@ -24,12 +24,6 @@ LOCAL: dict[str, Any] = {"upstreams": [{"url": "local"}]}
 TENANTS: dict[str, Any] = {"tenants": [{"name": "team", "keys": [digest_of(KEY)]}]}
 
 find_program("curl", "curl")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as launched:
-        yield launched
 
 
 @pytest.fixture(scope="module")

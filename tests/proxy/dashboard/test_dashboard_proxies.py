@@ -3,41 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Page, expect
 
-from tests.support.browser import chromium, visit, wait_for_data
-from tests.support.fake_admin import TOKEN, FakeAdmin
+from tests.support.browser import open_view, poll_now
+from tests.support.fake_admin import FakeAdmin
 
-PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}}
-POLL = "window.dispatchEvent(new Event('online'))"
-"""Polls at once."""
 PLACE = "redis://valkey.internal:6379"
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
-
-
 @pytest.fixture
-def admin() -> Iterator[FakeAdmin]:
-    with FakeAdmin() as admin:
-        admin.fill(20, days=0.1)
-        admin.engine = {"place": PLACE, "state": "ok", "since": None, "reason": ""}
-        admin.proxies = [
-            {
-                "id": f"{k:016x}", "host": f"proxy-{k}.a-rather-long-name.internal", "version": "0.2.0",
-                "started": time.time() - 4000.0 * (k + 1), "workers": 1 + 3 * (k == 2), "owner": k == 1,
-                "requests": 12_345 * (k + 1), "this": k == 0,
-            }
-            for k in range(3)
-        ]  # fmt: skip
-        yield admin
+def shared(admin: FakeAdmin) -> FakeAdmin:
+    admin.engine = {"place": PLACE, "state": "ok", "since": None, "reason": ""}
+    admin.proxies = [
+        {
+            "id": f"{k:016x}", "host": f"proxy-{k}.a-rather-long-name.internal", "version": "0.2.0",
+            "started": time.time() - 4000.0 * (k + 1), "workers": 1 + 3 * (k == 2), "owner": k == 1,
+            "requests": 12_345 * (k + 1), "this": k == 0,
+        }
+        for k in range(3)
+    ]  # fmt: skip
+    return admin
 
 
 def late(admin: FakeAdmin, serial: int, model: str) -> None:
@@ -46,58 +33,49 @@ def late(admin: FakeAdmin, serial: int, model: str) -> None:
     admin.requests[-1] |= {"serial": serial, "time": serial / 1e6, "proxy": "proxy-1"}
 
 
-@pytest.mark.parametrize("size", [{}, PHONE])
-def test_proxies_and_the_engine_of_a_shared_store_are_shown(
-    browser: Browser, admin: FakeAdmin, size: dict[str, Any]
-) -> None:
-    with visit(browser, f"{admin.url}/dashboard#token={TOKEN}", **size) as page:
-        wait_for_data(page)
-        page.wait_for_selector("#proxies-table tbody tr")
-        rows = page.eval_on_selector_all("#proxies-table tbody tr", "rows => rows.map(row => row.textContent)")
-        assert len(rows) == 3
-        assert ["owner" in row for row in rows] == [False, True, False]
-        assert ["this page" in row for row in rows] == [True, False, False]
-        assert "4 workers" in rows[2]
-        assert page.inner_text("#engine") == PLACE
-        assert page.is_hidden("#failing")
-        width = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-        assert width == 0
-        admin.engine = {
-            "place": PLACE,
-            "state": "away",
-            "since": time.time() - 90.0,
-            "reason": "refused",
-        }
-        page.evaluate(POLL)
-        page.wait_for_selector("#failing:not([hidden])")
-        assert "The shared store does not answer" in page.inner_text("#failing")
-        page.wait_for_selector("#engine:has-text('refused')")
-        admin.engine |= {"state": "read-only", "reason": "it is out of memory"}
-        page.evaluate(POLL)
-        page.wait_for_selector("#failing:has-text('takes no writes')")
-        page.wait_for_selector("#engine:has-text('it is out of memory')")
+def test_proxies_and_the_engine_of_a_shared_store_are_shown(shared: FakeAdmin, page: Page) -> None:
+    open_view(page, "settings")
+    rows = page.locator("#proxies-table tbody tr")
+    expect(rows).to_have_count(3)
+    texts = rows.all_inner_texts()
+    assert ["owner" in row for row in texts] == [False, True, False]
+    assert ["this page" in row for row in texts] == [True, False, False]
+    assert "4 workers" in texts[2]
+    expect(page.locator("#engine")).to_have_text(PLACE)
+    assert page.is_hidden("#failing")
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.set_viewport_size({"width": 1280, "height": 800})
+    shared.engine = {"place": PLACE, "state": "away", "since": time.time() - 90.0, "reason": "refused"}
+    poll_now(page)
+    expect(page.locator("#failing")).to_contain_text("The shared store does not answer")
+    expect(page.locator("#engine")).to_contain_text("refused")
+    shared.engine |= {"state": "read-only", "reason": "it is out of memory"}
+    poll_now(page)
+    expect(page.locator("#failing")).to_contain_text("takes no writes")
+    expect(page.locator("#engine")).to_contain_text("it is out of memory")
 
 
-def test_without_a_shared_store_nothing_of_it_is_shown(browser: Browser, admin: FakeAdmin) -> None:
-    admin.engine = None
-    with visit(browser, f"{admin.url}/dashboard#token={TOKEN}") as page:
-        wait_for_data(page)
-        assert page.is_hidden("#proxies")
-        assert page.is_hidden("#requests-table th.proxy")
+def test_without_a_shared_store_nothing_of_it_is_shown(page: Page) -> None:
+    open_view(page, "requests")
+    expect(page.locator("#requests-table th.outcome")).to_be_visible()
+    expect(page.locator("#requests-table th.proxy")).to_be_hidden()
+    open_view(page, "settings")
+    expect(page.locator("#audit-table")).to_be_visible()
+    expect(page.locator("#proxies-table")).to_be_hidden()
 
 
-def test_requests_that_come_late_or_twice_are_listed_once_in_order(browser: Browser, admin: FakeAdmin) -> None:
+def test_requests_that_come_late_or_twice_are_listed_once_in_order(shared: FakeAdmin, page: Page) -> None:
     start = 1_790_000_000_000_000
-    late(admin, start + 10, "first")
-    late(admin, start + 30, "third")
-    admin.serial = start + 5
-    with visit(browser, f"{admin.url}/dashboard#token={TOKEN}") as page:
-        wait_for_data(page)
-        page.wait_for_selector("#requests-table td.model:has-text('third')")
-        assert page.inner_text("#requests-table tbody tr:first-child td.proxy") == "proxy-1"
-        late(admin, start + 20, "second")
-        admin.serial = start + 4  # another proxy answers, which knows less
-        page.evaluate(POLL)
-        page.wait_for_selector("#requests-table td.model:has-text('second')")
-        models = page.eval_on_selector_all("#requests-table td.model button", "all => all.map(one => one.innerText)")
-        assert models == ["third", "second", "first"]
+    shared.requests.clear()
+    late(shared, start + 10, "first")
+    late(shared, start + 30, "third")
+    shared.serial = start + 5
+    open_view(page, "requests")
+    models = page.locator("#requests-table td.model")
+    expect(models).to_have_text(["third", "first"])
+    expect(page.locator("#requests-table tbody tr:first-child td.proxy")).to_have_text("proxy-1")
+    late(shared, start + 20, "second")
+    shared.serial = start + 4  # another proxy answers, which knows less
+    poll_now(page)
+    expect(models).to_have_text(["third", "second", "first"])

@@ -12,6 +12,7 @@ from knapcache.features.semantic import models as semantic_models
 from knapcache.proxy.admin import (
     access_models,
     models,
+    panels,
     proxy_models,
     request_models,
     summary_models,
@@ -27,6 +28,8 @@ PATHS: dict[str, type[models.ResponseModel]] = {
     "/plan": summary_models.PlanStatus,
     "/session": access_models.SessionInfo,
     "/audit?limit=10": access_models.AuditPage,
+    "/panels": panels.PanelPage,
+    "/tokens": access_models.TokenPage,
     "/proxies": proxy_models.ProxyPage,
     "/limits": limit_models.LimitPage,
     "/semantic": semantic_models.SemanticStatus,

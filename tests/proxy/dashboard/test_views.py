@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from knapcache.features.panels import builtin_panels
 from knapcache.features.semantic.match_features import FEATURES
-from knapcache.proxy.admin.panels import Panel
+from knapcache.proxy.admin.panels import FeaturePanel
 from knapcache.proxy.settings import Settings
 from tests.support.browser import Tab, open_view, poll_now, visit, wait_for_data
 from tests.support.events import event, prefix_event, semantic_event
@@ -209,7 +209,7 @@ def test_a_feature_of_another_package_adds_a_card_and_a_view(browser: Browser, t
     words = {"name": "theirs", "title": "Theirs", "about": "Theirs.", "turn_on": "theirs = true"}
     with FakeAdmin() as admin:
         admin.stop()
-        admin.panels.append(Panel(**words, is_on=lambda: True, module=module))  # type: ignore[arg-type]
+        admin.panels.append(FeaturePanel(**words, is_on=lambda: True, module=module))  # type: ignore[arg-type]
         admin.start()
         admin.fill(5, days=0.01)
         admin.traffic("hit", 2)

@@ -54,7 +54,7 @@ from knapcache.proxy.admin.context import AdminContext
 from knapcache.proxy.admin.models import ResponseModel, parse_query
 from knapcache.proxy.admin.openapi import ALIASES, ROOT, ROUTES, Route, encoded_document
 from knapcache.proxy.admin.overview import Overview
-from knapcache.proxy.admin.pages import Pages, redirect_to_dashboard
+from knapcache.proxy.admin.pages import dashboard_routes
 from knapcache.proxy.admin.panels import PanelPage, panel_row
 from knapcache.proxy.admin.planning import Planner
 from knapcache.proxy.admin.request_body import read_body
@@ -324,12 +324,7 @@ def admin_app(context: AdminContext) -> Starlette:
             paths.setdefault(path, {})[route.method] = _endpoint(admin, route)
     routes = [StarletteRoute(path, _by_method(methods), methods=list(methods)) for path, methods in paths.items()]
     if context.settings.dashboard:
-        pages = Pages(context.panels)
-        routes += [
-            StarletteRoute("/dashboard", pages.serve, methods=["GET"]),
-            StarletteRoute("/dashboard/{path:path}", pages.serve, methods=["GET"]),
-            StarletteRoute("/", redirect_to_dashboard, methods=["GET"]),
-        ]
+        routes += dashboard_routes(context.panels)
     routes.append(StarletteRoute("/metrics", _metrics(admin, context), methods=["GET"]))
 
     @contextlib.asynccontextmanager

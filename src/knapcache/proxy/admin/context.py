@@ -13,7 +13,7 @@ from knapcache.features.semantic.recent_matches import RecentMatches
 from knapcache.features.webhooks.delivery import Webhook
 from knapcache.proxy.admin.audit import AuditLog
 from knapcache.proxy.admin.auth import Sessions
-from knapcache.proxy.admin.panels import Panel
+from knapcache.proxy.admin.panels import FeaturePanel
 from knapcache.proxy.admin.tokens import AdminTokens
 from knapcache.proxy.events.events import VerdictEvent
 from knapcache.proxy.events.history import History
@@ -60,7 +60,7 @@ class AdminContext:
     semantic: SemanticControl | None = None
     """The semantic tier of this process; None: it is off."""
 
-    panels: Sequence[Panel] = ()
+    panels: Sequence[FeaturePanel] = ()
     """The features that the dashboard shows, on or off."""
 
     def refresh(self) -> None:

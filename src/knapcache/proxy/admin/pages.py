@@ -17,8 +17,9 @@ from typing import NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
 
-from knapcache.proxy.admin.panels import Panel, panel_url
+from knapcache.proxy.admin.panels import FeaturePanel, panel_url
 from knapcache.proxy.http.asgi_request import RequestRejected
 
 FOLDER = Path(__file__).parents[1] / "dashboard"
@@ -47,7 +48,7 @@ class StaticFile(NamedTuple):
 class Pages:
     """Serves the files of a folder by their relative paths, the modules of features, and the page for each view."""
 
-    def __init__(self, panels: Sequence[Panel] = (), folder: Path = FOLDER) -> None:
+    def __init__(self, panels: Sequence[FeaturePanel] = (), folder: Path = FOLDER) -> None:
         self._files = {
             f"/dashboard/{path.relative_to(folder).as_posix()}": _file(path)
             for path in sorted(folder.rglob("*"))
@@ -76,6 +77,15 @@ def _file(path: Path) -> StaticFile:
     return StaticFile(content, f'"{hashlib.sha256(content).hexdigest()[:32]}"', TYPES[path.suffix])
 
 
-async def redirect_to_dashboard(_: Request) -> Response:
-    """Redirect to the dashboard."""
+async def _redirect_to_dashboard(_: Request) -> Response:
     return RedirectResponse("/dashboard", 307)
+
+
+def dashboard_routes(panels: Sequence[FeaturePanel]) -> list[Route]:
+    """Return the routes of the dashboard."""
+    pages = Pages(panels)
+    return [
+        Route("/dashboard", pages.serve, methods=["GET"]),
+        Route("/dashboard/{path:path}", pages.serve, methods=["GET"]),
+        Route("/", _redirect_to_dashboard, methods=["GET"]),
+    ]

@@ -16,7 +16,7 @@ from pydantic import Field
 from knapcache.proxy.admin.models import ResponseModel
 
 
-class Panel(NamedTuple):
+class FeaturePanel(NamedTuple):
     """A feature as the dashboard shows it."""
 
     name: str
@@ -53,7 +53,7 @@ class PanelPage(ResponseModel):
     rows: list[PanelRow]
 
 
-def panel_row(panel: Panel) -> PanelRow:
+def panel_row(panel: FeaturePanel) -> PanelRow:
     """Return the row of a feature."""
     return PanelRow(
         name=panel.name,

@@ -10,7 +10,7 @@ export class TableCard {
     this.#columns = headings.length;
     this.#empty = empty;
     this.#body = h("tbody", {});
-    this.note = h("span", { class: "note", role: "status" });
+    this.note = h("span", { class: "note", id: `${id}-note`, role: "status" });
     this.head = h("thead", {}, h("tr", {}, headings.map(([text, kinds]) => h("th", { scope: "col", class: kinds }, text))));
     this.root = h("article", { class: `card flush ${kind}` },
       h("header", { class: "head" }, h("h2", { id: `${id}-title` }, title), dollars && h("span", { class: "simulated" }, "simulated prices"), this.note, tools),
