@@ -24,7 +24,7 @@ def builtin_panels(settings: Callable[[], Settings]) -> list[FeaturePanel]:
             title="Limits",
             about="Limits on dollars, requests and tokens: of each tenant, or of all callers together.",
             turn_on="limits = { usd_per_day = 10.0 }",
-            is_on=lambda: any(one.limits is not None for one in (settings(), *settings().tenants)),
+            is_on=lambda: settings().limits is not None or any(one.limits for one in settings().tenants),
             module=FOLDER / "limits" / "panel.js",
         ),
         FeaturePanel(

@@ -75,7 +75,13 @@ def busy(admin: FakeAdmin) -> None:
         for tariff in ("anthropic", "openai-5.6"):
             prefix = prefix_event(tariff=tariff, own_marks=False, bills=BILLS, rule="learned-alone")
             admin.prefix.count(event("miss", time=time.time(), upstream=tariff, prefix=prefix))
-    record = {"name": "admin", "role": "operator", "address": "127.0.0.1", "session": "", "parameters": {}}
+    record: dict[str, Any] = {
+        "name": "admin",
+        "role": "operator",
+        "address": "127.0.0.1",
+        "session": "",
+        "parameters": {},
+    }
     record |= {"time": "2026-01-01T00:00:00.000Z", "action": "login", "status": 200, "result": None, "skipped": 0}
     admin.audit = [record | {"id": str(k)} for k in range(30)]
     rows = [
@@ -209,7 +215,7 @@ def test_a_feature_of_another_package_adds_a_card_and_a_view(browser: Browser, t
     words = {"name": "theirs", "title": "Theirs", "about": "Theirs.", "turn_on": "theirs = true"}
     with FakeAdmin() as admin:
         admin.stop()
-        admin.panels.append(FeaturePanel(**words, is_on=lambda: True, module=module))  # type: ignore[arg-type]
+        admin.panels.append(FeaturePanel(**words, is_on=lambda: True, module=module))
         admin.start()
         admin.fill(5, days=0.01)
         admin.traffic("hit", 2)
