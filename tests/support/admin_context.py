@@ -10,12 +10,12 @@ from starlette.testclient import TestClient
 
 from knapcache import Cache, Reply
 from knapcache.cache.cache import internal_of
-from knapcache.features.panels import builtin_panels
 from knapcache.features.semantic.control import SemanticControl
 from knapcache.features.semantic.recent_matches import RecentMatches
 from knapcache.proxy.admin.app import admin_app
 from knapcache.proxy.admin.audit import AuditLog
 from knapcache.proxy.admin.context import AdminContext
+from knapcache.proxy.admin.panels import feature_panels
 from knapcache.proxy.admin.tokens import AdminTokens
 from knapcache.proxy.events.events import Event, EventBuffer, EventConsumer
 from knapcache.proxy.events.history import History
@@ -76,7 +76,7 @@ class AdminHarness:
             recent=recent,
             upstream_health=upstream_health,
             request_log=request_log,
-            panels=builtin_panels(lambda: self.settings),
+            panels=feature_panels(lambda spec: spec.is_on(self.settings)),
         )
         consumers: tuple[EventConsumer, ...] = (self.history, metrics, recent, matches, upstream_health)
         for consumer in consumers:

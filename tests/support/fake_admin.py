@@ -11,7 +11,6 @@ import secrets
 import socket
 import threading
 import time
-from functools import partial
 from types import SimpleNamespace, TracebackType
 from typing import Any, Self
 
@@ -23,16 +22,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from knapcache.features.panels import builtin_panels
 from knapcache.features.prefix.models import PrefixMode, prefix_summary
 from knapcache.features.prefix.totals import PrefixTotals
 from knapcache.features.semantic.admin import SemanticAdmin
 from knapcache.features.semantic.recent_matches import RecentMatches
 from knapcache.features.semantic.totals import SemanticTotals
 from knapcache.proxy.admin.pages import Pages
-from knapcache.proxy.admin.panels import panel_row
+from knapcache.proxy.admin.panels import feature_panels, panel_row
 from knapcache.proxy.http.asgi_request import RequestRejected
-from knapcache.proxy.settings import Settings
 from tests.support.semantic_control import LearnerControl
 from tests.support.timing import wait_until
 
@@ -99,9 +96,7 @@ class FakeAdmin:
 
     def __init__(self) -> None:
         self.reset()
-        self.panels = [
-            panel._replace(is_on=partial(self._is_on, panel.name)) for panel in builtin_panels(lambda: Settings())
-        ]
+        self.panels = feature_panels(lambda spec: spec.name in self.on)
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
         with socket.socket() as free:
@@ -170,9 +165,6 @@ class FakeAdmin:
         self.purges: list[dict[str, Any]] = []
         self.models = ("gpt-4o", "gpt-4o-mini", "claude-sonnet-4-5", "text-embedding-3-small")
         self.tenants = ("search", "support", "evals")
-
-    def _is_on(self, name: str) -> bool:
-        return name in self.on
 
     def login(self, path: str = "") -> str:
         """Return the address of a view, with the token."""

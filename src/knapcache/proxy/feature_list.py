@@ -55,7 +55,9 @@ class FeatureSpec(NamedTuple):
     is_on: Callable[[Any], bool]
     """Return whether settings turn it on."""
     turn_on: str = ""
-    """A line of the settings file that turns it on; empty: it is always on."""
+    """Lines of the settings file that turn it on; empty: it is always on."""
+    about: str = ""
+    """What it does, in one line."""
     settings: str | type[BaseModel] | None = None
     """Its settings: a model, or "module:class", whose fields become fields of `Settings`. None: it has none."""
     route_settings: str | type[BaseModel] | None = None

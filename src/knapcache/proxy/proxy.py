@@ -121,7 +121,7 @@ class Proxy:
             limits=None if limits is None else limits.limits,
             semantic=None if semantic is None else semantic.calls.tier,
             webhooks=() if webhooks is None else webhooks.webhooks.all,
-            panels=feature_panels(lambda name: self.features.get(name) is not None),
+            panels=feature_panels(lambda spec: self.features.get(spec.name) is not None),
         )
         if settings.workers > 1:
             assert storage.folder is not None

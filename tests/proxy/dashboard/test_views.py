@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from knapcache.features.panels import builtin_panels
 from knapcache.features.semantic.match_features import FEATURES
-from knapcache.proxy.admin.panels import FeaturePanel
+from knapcache.proxy.admin.panels import FeaturePanel, feature_panels
 from knapcache.proxy.settings import Settings
 from tests.support.browser import Tab, open_view, poll_now, visit, wait_for_data
 from tests.support.events import event, prefix_event, semantic_event
@@ -21,7 +20,7 @@ from tests.support.fake_admin import FakeAdmin
 from tests.support.semantic_control import LearnerControl
 
 CORE = ["", "entries", "requests", "savings"]
-FEATURE_VIEWS = ["limits", "prefix", "semantic", "content_log", "webhooks"]
+FEATURE_VIEWS = ["limits", "content_log", "prefix", "semantic", "webhooks"]
 ALL = [*CORE, *FEATURE_VIEWS, "settings"]
 SCREENS = 2
 BILLS = {"none": 10_000.0, "last-1h": 5_800.0, "last-5m": 3_550.0, "learned": 2_300.0, "paid": 10_000.0}
@@ -200,11 +199,9 @@ def test_a_feature_that_is_off_has_a_line_on_the_settings_and_no_view(tab: Tab, 
 
 def test_each_line_of_the_settings_turns_its_feature_on() -> None:
     settings = Settings(prefix="off")
-    panels = builtin_panels(lambda: settings)
+    panels = feature_panels(lambda spec: spec.is_on(settings))
+    assert [panel.name for panel in panels if panel.is_on()] == []
     for panel in panels:
-        assert panel.module.is_file()
-        settings = Settings(prefix="off")
-        assert not panel.is_on(), panel.name
         settings = Settings(**({"prefix": "off"} | tomllib.loads(panel.turn_on)))
         assert [one.name for one in panels if one.is_on()] == [panel.name]
 

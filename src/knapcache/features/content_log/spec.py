@@ -9,7 +9,8 @@ SPEC = FeatureSpec(
     title="Content log",
     feature="knapcache.features.content_log.feature:ContentLogFeature",
     is_on=lambda settings: settings.content_log,
-    turn_on="content_log = true",
+    turn_on="content_log = true\nshow_content = true",
+    about="A log of requests and answers with their text, after redaction, searched by words.",
     settings="knapcache.features.content_log.settings:ContentLogSettings",
     commands=("knapcache.features.content_log.cli",),
 )

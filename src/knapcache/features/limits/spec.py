@@ -18,6 +18,7 @@ SPEC = FeatureSpec(
     feature="knapcache.features.limits.feature:LimitsFeature",
     is_on=is_on,
     turn_on="limits = { usd_per_day = 10.0 }",
+    about="Limits on dollars, requests and tokens: of each tenant, or of all callers together.",
     settings="knapcache.features.limits.settings:LimitsSettings",
     tenant_settings="knapcache.features.limits.settings:LimitsTenantSettings",
     reloaded=("limits",),

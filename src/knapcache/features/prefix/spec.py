@@ -18,6 +18,7 @@ SPEC = FeatureSpec(
     feature="knapcache.features.prefix.feature:PrefixFeature",
     is_on=is_on,
     turn_on='prefix = "on"',
+    about="What providers read from their prompt caches, and marks that make them read more.",
     settings="knapcache.features.prefix.settings:PrefixSettings",
     route_settings="knapcache.features.prefix.settings:PrefixRouteSettings",
     upstream_settings="knapcache.features.prefix.settings:PrefixUpstreamSettings",

@@ -19,6 +19,7 @@ SPEC = FeatureSpec(
     feature="knapcache.features.semantic.feature:SemanticFeature",
     is_on=is_on,
     turn_on='semantic = "shadow"',
+    about="Stored answers to questions in other words, up to a certified error rate. The shadow serves none.",
     settings="knapcache.features.semantic.settings:SemanticSettings",
     tenant_settings="knapcache.features.semantic.settings:SemanticTenantSettings",
     route_settings="knapcache.features.semantic.settings:SemanticRouteSettings",

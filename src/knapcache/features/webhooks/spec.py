@@ -10,6 +10,7 @@ SPEC = FeatureSpec(
     feature="knapcache.features.webhooks.feature:WebhooksFeature",
     is_on=lambda settings: bool(settings.webhook),
     turn_on='webhook = [{ name = "chat", url = "https://example.com/hook" }]',
+    about="A request to your URL when a state changes: a limit is reached, an upstream fails or recovers.",
     settings="knapcache.features.webhooks.settings:WebhooksSettings",
     commands=("knapcache.features.webhooks.cli",),
 )

@@ -2,18 +2,21 @@
 
 The page imports the module of every feature that is on, from `/dashboard/features/NAME/panel.js`. The module draws a
 view at `/dashboard/NAME` and a part of the overview (dashboard/frame.js says how). `AdminContext.panels` is the only
-list of them.
+list of them. Features without the file `panel.js` beside their module are not on the page.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
 from knapcache.proxy.admin.models import ResponseModel
+from knapcache.proxy.feature_list import FeatureSpec, feature_specs
 
 
 class FeaturePanel(NamedTuple):
@@ -63,3 +66,23 @@ def panel_row(panel: FeaturePanel) -> PanelRow:
         turn_on=panel.turn_on,
         module=panel_url(panel.name),
     )
+
+
+def feature_panels(is_on: Callable[[FeatureSpec], bool]) -> list[FeaturePanel]:
+    """Return the features with a panel, in the order of the list. is_on: says which are on now."""
+    found = []
+    for spec in feature_specs():
+        module = find_spec(spec.feature.partition(":")[0])  # imports only the packages that contain it
+        panel = None if module is None or module.origin is None else Path(module.origin).with_name("panel.js")
+        if panel is not None and panel.is_file():
+            found.append(
+                FeaturePanel(
+                    name=spec.name,
+                    title=spec.title,
+                    about=spec.about,
+                    turn_on=spec.turn_on,
+                    is_on=partial(is_on, spec),
+                    module=panel,
+                )
+            )
+    return found
