@@ -14,11 +14,17 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from knapcache.features.limits.limits import LimitStatus
-from knapcache.features.limits.metrics import limit_reason
+from knapcache.features.limits.metrics import collect_limits
+from knapcache.features.prefix.metrics import collect_prefix
+from knapcache.features.prefix.totals import PrefixTotals
+from knapcache.features.semantic.metrics import collect_semantic
+from knapcache.features.semantic.totals import SemanticTotals
 from knapcache.proxy.events.events import UpstreamTry
 from knapcache.proxy.events.metrics import Metrics
 from knapcache.testing import FakeUpstream
-from tests.support.events import event, prefix_event, semantic_event
+from tests.features.prefix.prefix_events import prefix_event
+from tests.features.semantic.semantic_events import semantic_event
+from tests.support.events import event
 from tests.support.programs import find_program, run_program
 from tests.support.running_proxy import RunningProxy
 
@@ -49,12 +55,16 @@ def metrics(tmp_path_factory: pytest.TempPathFactory) -> Labels:
                 )
             text = client.get(f"{proxy.url}/metrics").text
     found: Labels = {}
-    tiers = Metrics(dict)  # their samples need a provider with a tariff, and a semantic tier
-    tiers.consume([event("miss", prefix=prefix_event(), semantic=semantic_event())])
+    prefix, semantic = PrefixTotals(), SemanticTotals()
+    prefix.count(event("miss", prefix=prefix_event()))
+    semantic.count(event("miss", semantic=semantic_event()))
+    families = [
+        *collect_prefix(prefix),
+        *collect_semantic(semantic, [{"scope": "", "mode": "on", "bound": 0.01, "alarms": 0}]),
+        *collect_limits({("team", "usd_per_day"): 1}, [LimitStatus("team", "usd_per_day", 5.0, 1.0, 0.0, None)]),
+    ]
+    tiers = Metrics(dict, features=lambda: families)
     tiers.consume([event("miss", upstream="b", tried=(UpstreamTry("a", (500,), "", 0.0),))])
-    tiers.consume([event("rejected", reason=limit_reason("usd_per_day", "team"))])
-    tiers.limit_rows = [LimitStatus("team", "usd_per_day", 5.0, 1.0, 0.0, None)]
-    tiers.semantic_reports = [{"scope": "", "mode": "on", "bound": 0.01, "alarms": 0}]
     for family in [*text_string_to_metric_families(text), *text_string_to_metric_families(tiers.render().decode())]:
         name = family.name + "_total" if family.type == "counter" else family.name
         found.setdefault(name, set())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,16 @@ from starlette.testclient import TestClient
 
 from knapcache import Cache, Reply
 from knapcache.cache.cache import internal_of
+from knapcache.features.prefix.totals import PrefixTotals
 from knapcache.features.semantic.control import SemanticControl
 from knapcache.features.semantic.recent_matches import RecentMatches
+from knapcache.features.semantic.totals import SemanticTotals
 from knapcache.proxy.admin.app import admin_app
 from knapcache.proxy.admin.audit import AuditLog
 from knapcache.proxy.admin.context import AdminContext
 from knapcache.proxy.admin.panels import feature_panels
 from knapcache.proxy.admin.tokens import AdminTokens
-from knapcache.proxy.events.events import Event, EventBuffer, EventConsumer
+from knapcache.proxy.events.events import Event, EventBuffer, EventConsumer, Note
 from knapcache.proxy.events.history import History
 from knapcache.proxy.events.metrics import Metrics
 from knapcache.proxy.events.recent import RecentRequests
@@ -29,6 +32,13 @@ TOKEN = "the token of these tests"
 BEARER = {"authorization": f"Bearer {TOKEN}"}
 BASE = "http://127.0.0.1:8080"
 CHAT = "chat/completions"
+
+
+class KnownMatches(RecentMatches):
+    """Recent matches as a consumer of the buffer."""
+
+    def consume_notes(self, notes: Sequence[Note]) -> None:
+        self.consume_verdicts([verdict for _, verdict in notes])
 
 
 class AdminHarness:
@@ -56,8 +66,9 @@ class AdminHarness:
             shadows=self.settings.shadows,
         )
         self.events, internal = EventBuffer(), internal_of(self.cache)
-        self.history, metrics = History(folder, internal.stats), Metrics(internal.stats)
-        matches = RecentMatches()
+        totals = {"prefix": PrefixTotals, "semantic": SemanticTotals}
+        self.history, metrics = History(folder, internal.stats, totals=totals), Metrics(internal.stats)
+        matches = KnownMatches()
         recent, upstream_health = RecentRequests(), UpstreamHealth(self.settings.upstreams)
         self.context = AdminContext(
             settings=self.settings,
@@ -68,7 +79,7 @@ class AdminHarness:
             memory_fallback=False,
             authenticator=self.authenticator,
             flush_events=self.events.flush,
-            append_verdict=self.events.append_verdict,
+            append_note=self.events.append_note,
             matches=matches,
             semantic=tier,
             history=self.history,

@@ -4,12 +4,70 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-from knapcache.proxy.events.events import Event, PrefixEvent, SemanticEvent, VerdictEvent
+from knapcache.errors import InvalidInput
+from knapcache.proxy.events.events import Event
+from knapcache.proxy.events.feature_sums import FeatureTotals
 
 ROWS = ("models", "tenants", "minutes", "hours", "days")
+
+
+class SamplePart(NamedTuple):
+    """The part of a feature `sample`, whose fields are not plain."""
+
+    text: str = ""
+    pairs: tuple[tuple[int, int], ...] = ()
+    amounts: Mapping[str, float] = MappingProxyType({})
+
+    def shortened(self, waiting: int) -> SamplePart:
+        return self._replace(pairs=()) if waiting >= SAMPLE_WAITING else self
+
+    @classmethod
+    def from_fields(cls, fields: dict[str, Any]) -> SamplePart:
+        return cls(**fields | {"pairs": tuple(map(tuple, fields["pairs"]))})
+
+
+SAMPLE_WAITING = 3
+
+
+class SampleNote(NamedTuple):
+    """A note of the feature `sample`."""
+
+    number: int
+
+
+@dataclass(slots=True)
+class SampleTotals(FeatureTotals):
+    """Sums of the feature `sample`."""
+
+    requests: int = 0
+    noted: int = 0
+
+    def count(self, event: Event) -> None:
+        self.requests += len(event.parts["sample"].text)
+
+    def count_note(self, note: SampleNote) -> None:
+        self.noted += note.number
+
+    def add(self, other: SampleTotals) -> None:
+        self.requests += other.requests
+        self.noted += other.noted
+
+    def __bool__(self) -> bool:
+        return bool(self.requests or self.noted)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"requests": self.requests, "noted": self.noted}
+
+    @classmethod
+    def from_json(cls, value: Any) -> SampleTotals:
+        if not isinstance(value, dict) or value.keys() != {"requests", "noted"}:
+            raise InvalidInput("sums of samples must have two numbers")
+        return cls(**value)
 
 
 class EventList(list[Event]):
@@ -20,7 +78,7 @@ class EventList(list[Event]):
 
 
 def event(outcome: str = "hit", **other: Any) -> Event:
-    """Return one event with plausible values."""
+    """Return one event with plausible values. Other names than those of its fields are parts of features."""
     fields: dict[str, Any] = {
         "time": 1.7e9,
         "endpoint": "chat/completions",
@@ -39,62 +97,8 @@ def event(outcome: str = "hit", **other: Any) -> Event:
         "upstream": "" if outcome == "hit" else "openai",
         "attempts": (200,) if outcome == "miss" else (),
     }
-    parts: dict[str, Any] = {name: other.pop(name) for name in ("prefix", "semantic") if name in other}
+    parts = {name: other.pop(name) for name in list(other) if name not in Event._fields}
     return Event(**fields | other, parts=parts)
-
-
-def prefix_event(**other: Any) -> PrefixEvent:
-    """Return what a provider's prompt cache did for a request of 10,000 tokens: 8,000 read, 1,500 written."""
-    fields: dict[str, Any] = {
-        "mode": "observe",
-        "tariff": "anthropic",
-        "rule": "learned",
-        "own_marks": True,
-        "reported": True,
-        "input": 10_000,
-        "read": 8_000,
-        "short_written": 1_000,
-        "long_written": 500,
-        "predicted": 7_900,
-        "bills": {"none": 10_000.0, "last-5m": 3_550.0, "last-1h": 5_800.0, "learned": 2_300.0, "paid": 3_550.0},
-        "usd_per_token": 3e-6,
-        "tokens": 9_900,
-        "positions": ((-7, 2_000), (2**62, 9_900)),
-        "system": 0,
-        "kind": "tool",
-    }
-    return PrefixEvent(**fields | other)
-
-
-def semantic_event(**other: Any) -> SemanticEvent:
-    """Return what the semantic tier did with a request that it answered."""
-    fields: dict[str, Any] = {
-        "kind": "served",
-        "match_id": "m-1",
-        "scope": "team-a",
-        "key": "ab" * 32,
-        "matched_key": "cd" * 32,
-        "similarity": 0.93,
-        "risk": 0.003,
-        "level": 0,
-        "features": (0.93, 0.5, 1.0),
-        "seconds": 0.008,
-    }
-    return SemanticEvent(**fields | other)
-
-
-def verdict_event(**other: Any) -> VerdictEvent:
-    """Return the verdict on a match in the shadow."""
-    fields: dict[str, Any] = {
-        "match_id": "m-1",
-        "scope": "team-a",
-        "kind": "shadow",
-        "verdict": "same",
-        "rung": "equal",
-        "judge_usd": 0.0,
-        "time": 1.7e9,
-    }
-    return VerdictEvent(**fields | other)
 
 
 def older_document(document: dict[str, Any], version: int, *without: str) -> dict[str, Any]:

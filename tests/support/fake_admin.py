@@ -323,11 +323,11 @@ class FakeAdmin:
         settings = SimpleNamespace(
             semantic="on", semantic_error=0.01, semantic_questions=100_000, semantic_judge="gpt-4o-mini"
         )
-        history = SimpleNamespace(semantic=lambda: (self.semantic, self.semantic))
+        history = SimpleNamespace(totals=("semantic",), sums=lambda _: (self.semantic, self.semantic))
         return SemanticAdmin(
             SimpleNamespace(  # type: ignore[arg-type]
                 settings=settings, history=history, semantic=self.tier, matches=self.matches, refresh=lambda: None,
-                append_verdict=lambda verdict: self.matches.consume_verdicts([verdict]), flush_events=lambda: None,
+                append_note=lambda _, verdict: self.matches.consume_verdicts([verdict]), flush_events=lambda: None,
             )
         )  # fmt: skip
 

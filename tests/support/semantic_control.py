@@ -6,9 +6,9 @@ import time
 from typing import Any
 
 from knapcache.errors import StoreError
+from knapcache.features.semantic.event import SemanticEvent
 from knapcache.features.semantic.learner import Label, SemanticLearner
 from knapcache.features.semantic.match_features import FEATURES
-from knapcache.proxy.events.events import SemanticEvent
 
 
 class LearnerControl:

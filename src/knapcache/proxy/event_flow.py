@@ -15,6 +15,7 @@ from pathlib import Path
 from knapcache.proxy.events.events import EventBuffer
 from knapcache.proxy.events.loop_watchdog import LoopWatchdog
 from knapcache.proxy.events.pipeline import EventPipeline
+from knapcache.proxy.features import Features
 from knapcache.proxy.workers.owner_link import OwnerClient, OwnerServer
 
 log = logging.getLogger("knapcache.serve")
@@ -63,9 +64,11 @@ class EventFlow:
         self.pipeline = await self._become_owner()
         self.buffer.add_consumer(self.pipeline)
 
-    async def serve_workers(self, folder: Path, app: Callable[..., Awaitable[None]], pipeline: EventPipeline) -> None:
+    async def serve_workers(
+        self, folder: Path, app: Callable[..., Awaitable[None]], pipeline: EventPipeline, features: Features
+    ) -> None:
         """Serve pipeline and admin API to the other workers."""
-        self._server = OwnerServer(folder, app, pipeline)
+        self._server = OwnerServer(folder, app, pipeline, features)
         await self._server.open()
 
     async def _wait_for_ownership(self) -> None:
@@ -80,14 +83,14 @@ class EventFlow:
         assert self.pipeline is not None
         self.pipeline.consume(unsent)
         self.pipeline.consume_payments(client.unsent_payments)
-        self.pipeline.consume_verdicts(client.unsent_verdicts)
+        self.pipeline.consume_notes(client.unsent_notes)
         self.client = None
         client.close()
 
     async def _deliver_last_events(self, client: OwnerClient) -> None:
         """Send the last events to the owner. If it ended first, become the owner and consume them here."""
         unsent = await client.stop(send_unsent=True)
-        if (unsent or client.unsent_verdicts or client.unsent_payments) and self.pipeline is None:
+        if (unsent or client.unsent_notes or client.unsent_payments) and self.pipeline is None:
             try:
                 await asyncio.wait_for(self._wait_for_ownership(), LAST_EVENTS_TIMEOUT)
             except TimeoutError:

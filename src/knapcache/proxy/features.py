@@ -5,29 +5,33 @@ of the list. A feature knows the proxy by its `ProxyContext`, and no other featu
 
     start, close, configure          the life of the process
     begin                            a request: its hooks (hooks.py)
-    become_owner, consume, metrics   in the process that has the event pipeline
+    part, note, totals               the classes of what it says about requests, and of its sums in the history
+    become_owner, metrics            in the process that has the event pipeline; it adds consumers of events there
+    span_attributes                  what the span of a request says about it
     notice, paid                     what other parts of the proxy report
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from prometheus_client.core import Metric
 
 from knapcache.cache.internal import InternalCache
 from knapcache.model import Endpoint
 from knapcache.price.meter import Bill, Meter
 from knapcache.proxy.events.events import EventBuffer, payment_of
+from knapcache.proxy.events.feature_sums import FeatureTotals, TotalsClasses
+from knapcache.proxy.events.pipeline import EventPipeline
 from knapcache.proxy.feature_list import feature_specs
 from knapcache.proxy.hooks import CallContext, CallHooks
 from knapcache.proxy.settings import Settings
 from knapcache.proxy.upstream.upstreams import Upstreams
 from knapcache.store.redis.store import RedisStore
 from knapcache.threads import DeadlinePool
-
-if TYPE_CHECKING:
-    from knapcache.proxy.events.pipeline import EventPipeline
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +69,16 @@ class Feature:
     """A part of the proxy that can be left out: one object for each process. Every method may be left out."""
 
     name = ""
+    part: type[Any] | None = None
+    """The class of its parts of events, a NamedTuple; None: it has none.
+
+    A method `shortened(waiting)` returns a part that takes little memory. `from_fields` makes one of its fields as JSON
+    has them, if they are not plain.
+    """
+    note: type[Any] | None = None
+    """The class of what it passes to `EventBuffer.append_note`, a NamedTuple; None: nothing."""
+    totals: type[FeatureTotals] | None = None
+    """The class of its sums in the history; None: it has none."""
     sees_hits = False
     """Whether it needs the text of every request. Then hits have no fast path."""
     starts_on_reload = False
@@ -82,7 +96,18 @@ class Feature:
         """Start on the running event loop."""
 
     def become_owner(self, pipeline: EventPipeline) -> None:
-        """Start what only the process with the event pipeline and the admin API does."""
+        """Start what only the process with the event pipeline and the admin API does, and add consumers of events."""
+
+    async def before_metrics(self) -> None:
+        """Prepare for `metrics` what needs the event loop. Called in the owner process only."""
+
+    def metrics(self) -> Iterable[Metric]:
+        """Yield its metrics. Called in a thread of the owner process."""
+        return ()
+
+    def span_attributes(self, part: Any) -> dict[str, Any]:  # noqa: ARG002
+        """Return attributes for the span of a request with this part. Called in a thread of the owner process."""
+        return {}
 
     def configure(self, settings: Settings) -> None:
         """Apply settings that were read again."""
@@ -154,6 +179,33 @@ class Features:
         self._pipeline = pipeline
         for feature in self.active:
             feature.become_owner(pipeline)
+
+    def classes(self, kind: str) -> dict[str, Any]:
+        """Return the class of each feature that has one, by its name. kind: part, note or totals."""
+        return {feature.name: found for feature in self.active if (found := getattr(feature, kind)) is not None}
+
+    @property
+    def totals(self) -> TotalsClasses:
+        """The classes of their sums in the history."""
+        return self.classes("totals")
+
+    async def before_metrics(self) -> None:
+        """Prepare all for `metrics`."""
+        for feature in self.active:
+            await feature.before_metrics()
+
+    def metrics(self) -> Iterator[Metric]:
+        """Yield the metrics of all."""
+        for feature in self.active:
+            yield from feature.metrics()
+
+    def span_attributes(self, parts: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the attributes of all for the parts of an event."""
+        found: dict[str, Any] = {}
+        for feature in self.active:
+            if (part := parts.get(feature.name)) is not None:
+                found |= feature.span_attributes(part)
+        return found
 
     def begin(self, call: CallContext) -> tuple[CallHooks, ...]:
         """Return the hooks of a request."""

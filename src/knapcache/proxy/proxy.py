@@ -104,7 +104,13 @@ class Proxy:
         """Open the event pipeline and the admin API, and serve both to the other processes."""
         storage, settings = self.storage, self.settings
         pipeline = EventPipeline(
-            settings, storage.folder, storage.cache, self.events, self.flow.watchdog, storage.encryption_keys
+            settings,
+            storage.folder,
+            storage.cache,
+            self.events,
+            self.features,
+            self.flow.watchdog,
+            storage.encryption_keys,
         )
         self.features.become_owner(pipeline)
         if storage.memory_fallback:
@@ -119,13 +125,15 @@ class Proxy:
             self.authenticator,
             self.started,
             limits=None if limits is None else limits.limits,
+            before_metrics=self.features.before_metrics,
             semantic=None if semantic is None else semantic.calls.tier,
+            **({} if semantic is None else {"matches": semantic.matches}),
             webhooks=() if webhooks is None else webhooks.webhooks.all,
             panels=feature_panels(lambda spec: self.features.get(spec.name) is not None),
         )
         if settings.workers > 1:
             assert storage.folder is not None
-            await self.flow.serve_workers(storage.folder, self._admin.app, pipeline)
+            await self.flow.serve_workers(storage.folder, self._admin.app, pipeline, self.features)
         return pipeline
 
     def not_ready(self) -> str:

@@ -60,7 +60,7 @@ class SharedStoreMember:
         }
         history, recent, health = pipeline.history, pipeline.recent, pipeline.upstream_health
         self._publisher = ProxyPublisher(store.documents, identity, history, recent, health, owner=lambda: cache.owner)
-        others = PublishedProxies(store.documents, str(identity["id"]))
+        others = PublishedProxies(store.documents, str(identity["id"]), history.totals)
         self.admin_fields: dict[str, Any] = {
             "history": MergedHistory(history, others),
             "recent": MergedRecent(recent, str(identity["host"]), others),

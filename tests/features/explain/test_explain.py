@@ -18,11 +18,12 @@ from knapcache.features.explain.explain import REMOVED
 from knapcache.features.explain.semantic_words import tier_text
 from knapcache.features.explain.words import duration, join, ordinal
 from knapcache.features.semantic import excluded, matcher, question
+from knapcache.features.semantic.event import SemanticEvent
 from knapcache.features.semantic.reasons import EXCLUSIONS
-from knapcache.proxy.events.events import Event, SemanticEvent
+from knapcache.proxy.events.events import Event
 from knapcache.proxy.settings.secrets import digest_of
+from tests.features.semantic.semantic_events import semantic_event, verdict_event
 from tests.support.admin_context import CHAT, AdminHarness
-from tests.support.events import semantic_event, verdict_event
 
 API = "/admin/v1"
 READER = "a token that may only read, of 32 characters"
@@ -332,7 +333,7 @@ def test_an_answer_by_similarity_names_the_question_that_was_answered(shown: Req
     nearest = found["why"]["nearest"]
     assert (nearest["key"], nearest["stored"], nearest["words"]) == (stored["key"], True, match.matched_question)
     assert nearest["differences"][0]["here"] == match.question
-    requests.harness.events.append_verdict(verdict_event(kind="served", verdict="different", rung="feedback"))
+    requests.harness.events.append_note("semantic", verdict_event(kind="served", verdict="different", rung="feedback"))
     assert requests.detail(requests.serial)["why"]["text"].endswith("It was marked as wrong since.")
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from tests.features.prefix.prefix_events import prefix_event
 from tests.support.browser import chromium, poll_now, visit, wait_for_data
-from tests.support.events import event, prefix_event
+from tests.support.events import event
 from tests.support.fake_admin import FakeAdmin
 
 UNMARKED = {"own_marks": False, "read": 0, "short_written": 0, "long_written": 0}

@@ -10,7 +10,8 @@ from knapcache.features.prefix.lab.read import read_prefix_trace
 from knapcache.features.prefix.log import LOGGED, PREFIX_HEADER, PrefixLog
 from knapcache.features.prefix.tariff import ANTHROPIC
 from knapcache.proxy.events.events import Event
-from tests.support.events import event, prefix_event
+from tests.features.prefix.prefix_events import prefix_event
+from tests.support.events import event
 
 
 def requests(count: int) -> list[Event]:

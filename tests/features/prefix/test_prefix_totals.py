@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client.parser import text_string_to_metric_families
 
 from knapcache.errors import InvalidInput
+from knapcache.features.prefix.metrics import collect_prefix
 from knapcache.features.prefix.totals import GROUPS, MAX_RULES, PrefixTotals, UpstreamTokens, group_of
 from knapcache.proxy.events import history_file, history_parts
 from knapcache.proxy.events.events import Event
 from knapcache.proxy.events.history import History
-from knapcache.proxy.events.history_view import HistoryView
-from knapcache.proxy.events.metrics import Metrics
+from knapcache.proxy.events.merged import MergedHistory
+from knapcache.proxy.events.published import PublishedProxies
+from tests.features.prefix.prefix_events import prefix_event
 from tests.support.clock import Clock
-from tests.support.events import event, older_document, prefix_event
+from tests.support.events import event, older_document
+from tests.support.metric_docs import documented, labels_of
+
+TOTALS = {"prefix": PrefixTotals}
 
 
 def miss(time: float = 1.7e9, upstream: str = "anthropic", **prefix: Any) -> Event:
@@ -194,68 +199,66 @@ def test_other_documents_are_refused(changes: dict[str, Any]) -> None:
 
 def test_the_history_has_today_and_the_total_and_survives_a_restart(tmp_path: Path) -> None:
     clock = Clock()
-    history = History(tmp_path, dict, clock)
+    history = History(tmp_path, dict, clock, totals=TOTALS)
     history.consume([miss(), event("hit")])
     clock.now += 86_400
     history.consume([miss(), miss()])
-    today, total = history.prefix()
+    today, total = history.sums("prefix")
     assert [sums.upstreams["anthropic"].requests for sums in (today, total)] == [2, 3]
     history.check()
     history.close()
-    again = History(tmp_path, dict, clock)
-    assert again.prefix() == (today, total)
+    again = History(tmp_path, dict, clock, totals=TOTALS)
+    assert again.sums("prefix") == (today, total)
     clock.now += 86_400
-    assert not again.prefix()[0]
+    assert not again.sums("prefix")[0]
     again.consume([miss()])
-    assert [sums.upstreams["anthropic"].requests for sums in again.prefix()] == [1, 4]
+    assert [sums.upstreams["anthropic"].requests for sums in again.sums("prefix")] == [1, 4]
 
 
 def test_a_file_of_version_2_is_still_read(tmp_path: Path) -> None:
-    history = History(tmp_path, dict, Clock())
+    history = History(tmp_path, dict, Clock(), totals=TOTALS)
     history.consume([miss()])
     history.close()
     path = tmp_path / "history.json"
     document = json.loads(path.read_bytes())
     path.write_text(json.dumps(older_document(document, 2, "prefix", "semantic")))
-    again = History(tmp_path, dict, Clock())
+    again = History(tmp_path, dict, Clock(), totals=TOTALS)
     assert again.total().requests == 1
-    assert not again.prefix()[1]
+    assert not again.sums("prefix")[1]
 
 
 @pytest.mark.parametrize("prefix", [None, {}, {"day": -1}, {"day": 1, "total": GOOD}])
 def test_a_damaged_history_is_refused(prefix: Any) -> None:
     document = json.loads(history_file.pack(history_file.HistoryTable(since=1.0)))
     with pytest.raises(InvalidInput):
-        history_file.unpack(json.dumps(document | {"prefix": prefix}).encode())
+        history_file.unpack(json.dumps(document | {"prefix": prefix}).encode(), TOTALS)
 
 
 def test_the_sums_of_several_proxies_are_added() -> None:
     clock = Clock()
-    histories = [History(None, dict, clock) for _ in range(2)]
+    histories = [History(None, dict, clock, totals=TOTALS) for _ in range(2)]
     for history in histories:
         history.consume([miss()])
-    tables = []
-    for history in histories:
-        boundary = history.boundary()
-        part = history_parts.encode_part(boundary, history.part(boundary))
-        tables.append(history_parts.decode_part(part)[1])
-    for sums in HistoryView(tables).prefix(clock.now):
+    boundary = histories[1].boundary()
+    part = history_parts.encode_part(boundary, histories[1].part(boundary))
+    tables = [history_parts.decode_part(part, TOTALS)[1]]
+    for sums in MergedHistory(histories[0], cast("PublishedProxies", SimpleNamespace(tables=tables))).sums("prefix"):
         assert sums.upstreams["anthropic"].requests == 2
         assert sums.tariffs["anthropic"].groups["own"].tokens["none"] == 20_000.0
-    assert histories[0].prefix()[1].upstreams["anthropic"].requests == 1, "a part is a copy"
+    assert histories[0].sums("prefix")[1].upstreams["anthropic"].requests == 1, "a part is a copy"
 
 
 # Metrics.
 
 
 def test_metrics() -> None:
-    metrics = Metrics(dict)
-    metrics.consume([miss(), miss(mode="on", own_marks=False, marked=True), miss(reported=False), event("hit")])
+    counted = totals(miss(), miss(mode="on", own_marks=False, marked=True), miss(reported=False))
+    families = list(collect_prefix(counted))
+    assert labels_of(families) == documented("knapcache_prefix_")
     found = {
         (sample.name, frozenset(sample.labels.values())): sample.value
-        for family in text_string_to_metric_families(metrics.render().decode())
+        for family in families
         for sample in family.samples
-        if sample.name.startswith("knapcache_prefix_")
     }
     for key, value in {
         ("tokens_total", "anthropic", "read"): 16_000,

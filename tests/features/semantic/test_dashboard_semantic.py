@@ -14,9 +14,10 @@ from playwright.sync_api import Page, expect
 from knapcache.features.semantic.match_features import FEATURES
 from knapcache.features.semantic.recent_matches import RecentMatches
 from knapcache.features.semantic.totals import SemanticTotals
+from tests.features.semantic.semantic_events import semantic_event, verdict_event
 from tests.support import fake_admin
 from tests.support.browser import chromium, open_view, poll_now, visit, wait_for_data
-from tests.support.events import event, semantic_event, verdict_event
+from tests.support.events import event
 from tests.support.fake_admin import FakeAdmin
 from tests.support.semantic_control import LearnerControl
 
@@ -60,7 +61,7 @@ def add(admin: FakeAdmin, match_id: str, fields: dict[str, Any]) -> None:
     admin.matches.consume([found])
     if verdict:
         judged = verdict_event(match_id=match_id, scope=semantic.scope, kind=semantic.kind, verdict=verdict)
-        admin.semantic.count_verdict(judged)
+        admin.semantic.count_note(judged)
         admin.matches.consume_verdicts([judged])
 
 

@@ -15,8 +15,9 @@ from knapcache.features.semantic.certificate import LEVELS
 from knapcache.features.semantic.match_features import FEATURES
 from knapcache.proxy.admin.openapi import ALIASES, ROOT
 from knapcache.proxy.events.events import Event
+from tests.features.semantic.semantic_events import semantic_event, verdict_event
 from tests.support.admin_context import AdminHarness
-from tests.support.events import event, semantic_event, verdict_event
+from tests.support.events import event
 from tests.support.semantic_control import LearnerControl
 
 PATH, FEEDBACK = f"{ROOT}/semantic", f"{ROOT}/semantic/feedback"
@@ -62,7 +63,7 @@ def test_the_state_has_certificates_and_sums_of_each_scope(
     tier.add_labels(40, scope="team-b", risk=0.05, wrong=2)
     for one in (similar(1), similar(2, kind="audit"), similar(3, kind="excluded", match_id="", reason="image")):
         harness.events.append(one)
-    harness.events.append_verdict(verdict_event(match_id="m-2", kind="audit", verdict="same", judge_usd=0.25))
+    harness.events.append_note("semantic", verdict_event(match_id="m-2", kind="audit", verdict="same", judge_usd=0.25))
     found = client.get(PATH).json()
     assert (found["mode"], found["error"], found["running"], found["problem"]) == ("on", 0.01, True, "")
     assert (found["embedding"], found["questions"], found["judge"]) == ("minilm-test", 1234, "gpt-4o-mini")
@@ -144,10 +145,10 @@ def test_feedback_that_changes_nothing_says_why(
         404, "No such match: 'm-9'. This proxy knows its last 10,000 matches since it was started."
     )  # fmt: skip
     harness.events.append(similar(1, kind="audit"))
-    harness.events.append_verdict(verdict_event(match_id="m-1", kind="audit", verdict="undecided"))
+    harness.events.append_note("semantic", verdict_event(match_id="m-1", kind="audit", verdict="undecided"))
     assert mark(client, 1) == (409, "This match has a wrong label already, by the judge (undecided).")
     harness.events.append(similar(2, kind="shadow"))
-    harness.events.append_verdict(verdict_event(match_id="m-2", verdict="same"))
+    harness.events.append_note("semantic", verdict_event(match_id="m-2", verdict="same"))
     tier.failure = "the log cannot be written"
     assert mark(client, 2) == (503, "the log cannot be written")
     tier.failure = ""
@@ -210,4 +211,3 @@ def test_a_tier_that_does_not_answer_delays_nothing(
     found = client.get(PATH).json()
     assert found["problem"] == "it is too busy to answer"
     assert [scope["scope"] for scope in found["scopes"]] == ["team-a", "team-b"], "as it was last known"
-    assert "knapcache_semantic_bound" in client.get("/metrics").text

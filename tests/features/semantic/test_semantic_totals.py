@@ -7,20 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from knapcache.errors import InvalidInput
+from knapcache.features.semantic.event import MATCH_KINDS
+from knapcache.features.semantic.metrics import collect_semantic
 from knapcache.features.semantic.recent_matches import RecentMatches
 from knapcache.features.semantic.totals import MAX_REASONS, SOURCES, VERDICTS, SemanticTotals
-from knapcache.proxy.events import history_file, history_parts
-from knapcache.proxy.events.events import MATCH_KINDS, Event
+from knapcache.proxy.events import history_file
+from knapcache.proxy.events.events import Event
 from knapcache.proxy.events.history import History
 from knapcache.proxy.events.labels import MAX_LABELS, OTHER
-from knapcache.proxy.events.metrics import Metrics
+from tests.features.semantic.semantic_events import semantic_event, verdict_event
 from tests.support.clock import Clock
-from tests.support.events import event, older_document, semantic_event, verdict_event
+from tests.support.events import event, older_document
+from tests.support.metric_docs import documented, labels_of
 
 DAY = 86_400.0
+TOTALS = {"semantic": SemanticTotals}
 
 
 def similar(**fields: Any) -> Event:
@@ -56,9 +59,9 @@ def test_every_verdict_but_same_is_wrong() -> None:
     found = SemanticTotals()
     for kind in ("shadow", "audit"):
         for verdict in VERDICTS:
-            found.count_verdict(verdict_event(kind=kind, verdict=verdict, judge_usd=0.25))
-    found.count_verdict(verdict_event(kind="served", verdict="different", rung="feedback"))
-    found.count_verdict(verdict_event(kind="audit", verdict="different", rung="feedback"))
+            found.count_note(verdict_event(kind=kind, verdict=verdict, judge_usd=0.25))
+    found.count_note(verdict_event(kind="served", verdict="different", rung="feedback"))
+    found.count_note(verdict_event(kind="audit", verdict="different", rung="feedback"))
     scope = found.scopes["team-a"]
     assert [(scope.labelled(source), scope.wrong(source)) for source in SOURCES] == [(3, 2), (3, 2), (2, 2)]
     assert (scope.labelled(), scope.wrong(), scope.judge_usd) == (8, 6, 1.5)
@@ -76,15 +79,15 @@ def test_scopes_and_reasons_are_bounded() -> None:
 
 def test_the_sums_survive_a_restart_and_today_ends_with_the_day(tmp_path: Path) -> None:
     clock = Clock(1.8e9)
-    history = History(tmp_path, dict, clock)
+    history = History(tmp_path, dict, clock, totals=TOTALS)
     history.consume([similar(), similar(kind="shadow")])
-    history.consume_verdicts([verdict_event()])
+    history.consume_notes([("semantic", verdict_event())])
     history.close()
-    again = History(tmp_path, dict, clock)
-    assert [sums.scopes["team-a"].requests for sums in again.semantic()] == [2, 2]
+    again = History(tmp_path, dict, clock, totals=TOTALS)
+    assert [sums.scopes["team-a"].requests for sums in again.sums("semantic")] == [2, 2]
     clock.now += DAY
-    again.consume_verdicts([verdict_event(verdict="different", judge_usd=0.5)])
-    today, total = again.semantic()
+    again.consume_notes([("semantic", verdict_event(verdict="different", judge_usd=0.5))])
+    today, total = again.sums("semantic")
     assert today.scopes["team-a"].labels == {"shadow different": 1}
     assert total.scopes["team-a"].labels == {"shadow same": 1, "shadow different": 1}
     assert total.scopes["team-a"].judge_usd == 0.5
@@ -93,14 +96,14 @@ def test_the_sums_survive_a_restart_and_today_ends_with_the_day(tmp_path: Path) 
 
 
 def test_a_file_of_version_3_is_still_read(tmp_path: Path) -> None:
-    history = History(tmp_path, dict, Clock(1.8e9))
+    history = History(tmp_path, dict, Clock(1.8e9), totals=TOTALS)
     history.consume([event("miss")])
     history.close()
     path = tmp_path / "history.json"
     path.write_text(json.dumps(older_document(json.loads(path.read_bytes()), 3, "semantic")))
-    again = History(tmp_path, dict, Clock(1.8e9))
+    again = History(tmp_path, dict, Clock(1.8e9), totals=TOTALS)
     assert (again.total().requests, again.total().similar) == (1, 0)
-    assert not again.semantic()[1]
+    assert not again.sums("semantic")[1]
 
 
 GOOD = totals_of(similar()).to_json()
@@ -127,38 +130,23 @@ def test_damaged_sums_are_refused(change: dict[str, Any]) -> None:
 def test_a_damaged_history_is_refused(sums: Any) -> None:
     document = json.loads(history_file.pack(history_file.HistoryTable(since=1.0)))
     with pytest.raises(InvalidInput):
-        history_file.unpack(json.dumps(document | {"semantic": sums}).encode())
-
-
-def test_the_sums_of_several_proxies_are_added() -> None:
-    clock = Clock(1.8e9)
-    histories = [History(None, dict, clock) for _ in range(2)]
-    for history in histories:
-        history.consume([similar()])
-        history.consume_verdicts([verdict_event()])
-    boundary = histories[1].boundary()
-    _, table = history_parts.decode_part(history_parts.encode_part(boundary, histories[1].part(boundary)))
-    today, total = histories[0].semantic()
-    today.add(table.semantic_today)
-    total.add(table.semantic)
-    assert today.scopes["team-a"] == total.scopes["team-a"]
-    assert (total.scopes["team-a"].served, total.scopes["team-a"].labelled()) == (2, 2)
+        history_file.unpack(json.dumps(document | {"semantic": sums}).encode(), TOTALS)
 
 
 def test_metrics_have_the_sums_and_the_state_of_each_scope() -> None:
-    metrics = Metrics(dict)
-    metrics.consume([similar(), similar(kind="audit"), event("hit")])
-    metrics.consume_verdicts([verdict_event(kind="audit", verdict="undecided", judge_usd=0.25)])
-    metrics.semantic_reports = [
+    counted = totals_of(similar(), similar(kind="audit"))
+    counted.count_note(verdict_event(kind="audit", verdict="undecided", judge_usd=0.25))
+    reports: list[dict[str, Any]] = [
         {"scope": "team-a", "mode": "on", "bound": 0.0083, "alarms": 1},
         {"scope": "team-b", "mode": "shadow", "bound": 0.0083, "alarms": 0},
         {"scope": "team-c", "mode": "on", "failure": "starting"},
     ]
+    families = list(collect_semantic(counted, reports))
+    assert labels_of(families) == documented("knapcache_semantic_")
     found = {
         (sample.name.removeprefix("knapcache_semantic_"), *sorted(sample.labels.values())): sample.value
-        for family in text_string_to_metric_families(metrics.render().decode())
+        for family in families
         for sample in family.samples
-        if sample.name.startswith("knapcache_semantic_")
     }
     assert found["requests_total", "served", "team-a"] == found["requests_total", "audit", "team-a"] == 1
     assert found["labels_total", "audit", "team-a", "undecided"] == 1

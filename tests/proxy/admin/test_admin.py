@@ -18,8 +18,9 @@ from knapcache.proxy.admin import app as subject
 from knapcache.proxy.admin.overview import answer_text
 from knapcache.proxy.settings.secrets import digest_of
 from knapcache.wire.compact import compact_stream
+from tests.features.prefix.prefix_events import prefix_event
 from tests.support.admin_context import TOKEN, AdminHarness
-from tests.support.events import event, prefix_event
+from tests.support.events import event
 from tests.support.timing import wait_until
 
 API = "/admin/v1"

@@ -9,7 +9,7 @@ import pytest
 
 from knapcache.proxy.admin.amounts import amounts, doubling, first_request, price_of_model, prices_of
 from knapcache.proxy.events.history import History
-from knapcache.proxy.events.history_view import DAY
+from knapcache.proxy.events.history_reader import DAY
 from knapcache.proxy.events.usage import UsageRow
 from knapcache.proxy.settings import Settings
 from tests.support.clock import Clock

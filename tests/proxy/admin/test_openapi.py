@@ -24,7 +24,7 @@ from knapcache.model import Endpoint
 from knapcache.proxy.admin import models, summary_models
 from knapcache.proxy.admin.app import Admin, admin_app
 from knapcache.proxy.admin.openapi import ROOT, ROUTES, document, schemas
-from knapcache.proxy.events.history_view import SPANS
+from knapcache.proxy.events.history_reader import SPANS
 from tests import support
 from tests.support.admin_context import BASE, BEARER, AdminHarness
 from tests.support.examples import examples

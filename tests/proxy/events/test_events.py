@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import pytest
 
 from knapcache.proxy.events import events as subject
-from knapcache.proxy.events.events import MAX_POSITIONS, MAX_QUESTION, MAX_TEXT, EventBuffer, VerdictEvent
+from knapcache.proxy.events.events import MAX_TEXT, EventBuffer, Note
 from knapcache.proxy.events.recent import MAX_RECENT, RecentRequests
-from tests.support.events import EventList, event, prefix_event, semantic_event, traffic, verdict_event
+from tests.support.events import EventList, SampleNote, SamplePart, event, traffic
 
 
 def test_a_flush_passes_every_event_once_to_every_consumer() -> None:
@@ -53,38 +53,26 @@ def test_texts_of_clients_are_cut_off() -> None:
     assert (seen[0].model, seen[0].trace) == ("m" * MAX_TEXT, "t" * MAX_TEXT)
 
 
-def test_the_positions_of_a_request_with_too_many_are_dropped() -> None:
-    buffer, seen = EventBuffer(), EventList()
-    buffer.add_consumer(seen)
-    for count in (MAX_POSITIONS, MAX_POSITIONS + 1):
-        buffer.append(event("miss", prefix=prefix_event(positions=tuple((k, k) for k in range(count)))))
-    buffer.flush()
-    prefixes = [one.parts["prefix"] for one in seen if "prefix" in one.parts]
-    assert [(len(one.positions), one.read) for one in prefixes] == [(MAX_POSITIONS, 8_000), (0, 8_000)]
-
-
-def test_positions_are_kept_for_few_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subject, "MAX_DETAILED", 3)
+def test_parts_are_short_where_many_events_wait() -> None:
     buffer, seen, recent = EventBuffer(), EventList(), RecentRequests()
     buffer.add_consumer(seen)
     buffer.add_consumer(recent)
     for _ in range(5):
-        buffer.append(event("miss", prefix=prefix_event()))
+        buffer.append(event("miss", sample=SamplePart("a", ((1, 2),)), other=SampleNote(1)))
     buffer.flush()
-    prefixes = [one.parts["prefix"] for one in seen if "prefix" in one.parts]
-    assert [len(one.positions) for one in prefixes] == [2, 2, 2, 0, 0]
-    assert {one.read for one in prefixes} == {8_000}
-    assert not any("prefix" in one.parts and one.parts["prefix"].positions for _, one in recent.newest(5))
+    assert [len(one.parts["sample"].pairs) for one in seen] == [1, 1, 1, 0, 0]
+    assert {one.parts["sample"].text for one in seen} == {"a"}
+    assert not any(one.parts["sample"].pairs for _, one in recent.newest(5))
 
 
-def test_verdicts_follow_the_requests_that_they_are_about() -> None:
+def test_notes_follow_the_requests_that_they_are_about() -> None:
     class Consumer(EventList):
-        def consume_verdicts(self, verdicts: Sequence[VerdictEvent]) -> None:
-            order.append((len(self), list(verdicts)))
+        def consume_notes(self, notes: Sequence[Note]) -> None:
+            order.append((len(self), list(notes)))
 
-    order: list[tuple[int, list[VerdictEvent]]] = []
+    order: list[tuple[int, list[Note]]] = []
     buffer, consumer, plain = EventBuffer(), Consumer(), EventList()
-    buffer.append_verdict(verdict_event())
+    buffer.append_note("sample", SampleNote(1))
     buffer.flush()
     for each in (consumer, plain):
         buffer.add_consumer(each)
@@ -93,24 +81,18 @@ def test_verdicts_follow_the_requests_that_they_are_about() -> None:
     assert buffer.flush(3)
     assert order == [], "its request may be among those that wait"
     assert not buffer.flush(3)
-    buffer.append_verdict(verdict_event(verdict="different"))
+    buffer.append_note("sample", SampleNote(2))
     buffer.flush()
-    assert order == [(5, [verdict_event()]), (5, [verdict_event(verdict="different")])]
+    assert order == [(5, [("sample", SampleNote(1))]), (5, [("sample", SampleNote(2))])]
     assert len(plain) == 5
 
 
-def test_verdicts_and_questions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subject, "MAX_VERDICTS", 2)
-    buffer, seen = EventBuffer(), EventList()
-    buffer.add_consumer(seen)
+def test_notes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subject, "MAX_NOTES", 2)
+    buffer = EventBuffer()
     for _ in range(5):
-        buffer.append_verdict(verdict_event())
+        buffer.append_note("sample", SampleNote(1))
     assert buffer.dropped == 3
-    buffer.append(event("similar", semantic=semantic_event(question="q" * 10**6, matched_question="m" * 10**6)))
-    buffer.flush()
-    found = seen[0].parts["semantic"]
-    assert found is not None
-    assert (found.question, found.matched_question) == ("q" * MAX_QUESTION, "m" * MAX_QUESTION)
 
 
 async def test_the_last_events_are_flushed_at_the_end() -> None:

@@ -30,6 +30,7 @@ from knapcache.proxy.events.events import OUTCOMES, Event
 from knapcache.proxy.events.history import MAX_FILE, History
 from knapcache.proxy.events.usage import NUMBERS, UsageRow, sum_rows
 from tests.support.clock import Clock
+from tests.support.events import SampleNote, SamplePart, SampleTotals
 from tests.support.events import event as any_event
 from tests.support.timing import wait_until
 
@@ -316,6 +317,37 @@ def test_history_survives_a_restart(tmp_path: Path) -> None:
     again.consume([event()])
     again.close()
     assert new_history(tmp_path / "data").total().requests == 3
+
+
+def test_sums_of_features_survive_a_restart_and_a_time_while_the_feature_is_off(tmp_path: Path) -> None:
+    clock, on = Clock(NOON), {"sample": SampleTotals}
+    history = new_history(tmp_path, clock, totals=on)
+    history.consume([event(sample=SamplePart("a"), other=SampleNote(1)), event("hit")])
+    history.consume_notes([("sample", SampleNote(2)), ("other", SampleNote(1))])
+    assert history.sums("sample") == (SampleTotals(1, 2), SampleTotals(1, 2))
+    history.close()
+    written = json.loads((tmp_path / "history.json").read_bytes())["sample"]
+    sums, day = {"requests": 1, "noted": 2}, datetime.fromtimestamp(NOON, UTC).toordinal()
+    assert written == {"total": sums, "day": day, "today": sums}
+    without = new_history(tmp_path, clock)
+    without.consume([event(sample=SamplePart("a"))])
+    without.consume_notes([("sample", SampleNote(2))])
+    without.close()
+    assert json.loads((tmp_path / "history.json").read_bytes())["sample"] == written
+    clock.now += 86_400
+    again = new_history(tmp_path, clock, totals=on)
+    assert (again.total().requests, again.sums("sample")) == (3, (SampleTotals(), SampleTotals(1, 2)))
+    again.consume([event(sample=SamplePart("ab"))])
+    assert again.sums("sample") == (SampleTotals(2), SampleTotals(3, 2))
+    again.check()
+
+
+@pytest.mark.parametrize("sums", [None, {}, {"day": -1}, {"day": 1, "total": {"requests": 1, "noted": 2}}])
+def test_a_history_with_damaged_sums_is_refused(sums: Any) -> None:
+    document = json.loads(history_file.pack(history_file.HistoryTable(since=1.0))) | {"sample": sums}
+    with pytest.raises(InvalidInput):
+        history_file.unpack(json.dumps(document).encode(), {"sample": SampleTotals})
+    assert history_file.unpack(json.dumps(document).encode()).unread == {"sample": sums}
 
 
 def test_the_policies_of_all_points_add_up_to_those_of_the_total() -> None:

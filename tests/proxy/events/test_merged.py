@@ -19,7 +19,7 @@ from knapcache.errors import InvalidInput
 from knapcache.proxy.events import history_parts
 from knapcache.proxy.events.events import OUTCOMES, Event
 from knapcache.proxy.events.history import History
-from knapcache.proxy.events.history_view import SPANS
+from knapcache.proxy.events.history_reader import SPANS
 from knapcache.proxy.events.merged import MergedHealth, MergedHistory, MergedRecent, SharedProxies
 from knapcache.proxy.events.proxy_status import decode_status, encode_status
 from knapcache.proxy.events.published import PublishedProxies
@@ -31,7 +31,7 @@ from knapcache.proxy.settings import Settings
 from knapcache.store.redis.store import RedisStore
 from knapcache.store.redis.urls import parse
 from tests.support.clock import Clock
-from tests.support.events import event, prefix_event
+from tests.support.events import SampleNote, SamplePart, SampleTotals, event
 from tests.support.programs import find_module
 from tests.support.redis_servers import RedisProcess
 
@@ -39,6 +39,7 @@ find_module("redis", "the extra redis")
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC).timestamp()
 UPSTREAMS = Settings(upstreams=[{"name": "openai", "url": "http://127.0.0.1:9/v1"}]).upstreams
+TOTALS = {"sample": SampleTotals}
 _prefixes = itertools.count()
 
 
@@ -47,14 +48,14 @@ class Member:
 
     def __init__(self, store: RedisStore, number: int, clock: Clock) -> None:
         self.id = f"{number:016x}"
-        self.history = History(None, dict, clock, UTC)
+        self.history = History(None, dict, clock, UTC, TOTALS)
         self.recent = RecentRequests(time.time)
         self.health = UpstreamHealth(UPSTREAMS)
         identity = {"id": self.id, "host": f"host-{number}", "release": "1", "started": NOON, "workers": 1}
         self.publisher = ProxyPublisher(
             store.documents, identity, self.history, self.recent, self.health, owner=lambda: number == 0
         )
-        self.others = PublishedProxies(store.documents, self.id, clock=itertools.count(0.0, 10.0).__next__)
+        self.others = PublishedProxies(store.documents, self.id, TOTALS, itertools.count(0.0, 10.0).__next__)
         self.merged = MergedHistory(self.history, self.others)
         self.shared = SharedProxies(self.publisher, self.others, self.history, "here", store.engine_state)
 
@@ -325,18 +326,17 @@ def test_closed_parts_are_published_when_their_boundary_moves(store: RedisStore)
     assert second.merged.total().requests == 2
 
 
-def test_every_proxy_shows_prompt_caching_of_all_of_them(store: RedisStore) -> None:
+def test_every_proxy_shows_the_sums_of_features_of_all_of_them(store: RedisStore) -> None:
     clock = Clock(NOON)
     members = [Member(store, number, clock) for number in range(3)]
     for number, member in enumerate(members):
-        member.consume(*[event("miss", time=NOON, upstream="anthropic", prefix=prefix_event())] * (number + 1))
+        member.consume(*[event("miss", time=NOON, sample=SamplePart("a"))] * (number + 1))
+        member.history.consume_notes([("sample", SampleNote(5)), ("unknown", SampleNote(7))])
         member.publish()
     for member in members:
         member.shared.refresh()
-        today, total = member.merged.prefix()
-        assert today == total
-        assert (total.upstreams["anthropic"].requests, total.upstreams["anthropic"].read) == (6, 48_000)
-        assert total.tariffs["anthropic"].groups["own"].tokens["none"] == 60_000.0
+        assert member.merged.sums("sample") == (SampleTotals(6, 15),) * 2
+        assert member.history.sums("sample")[1].requests < 6, "a part is a copy"
         assert not any(one.parts for _, one in member.others.statuses[0].events), "only sums are published"
     clock.now += 86_400.0
-    assert not members[0].merged.prefix()[0]
+    assert members[0].merged.sums("sample") == (SampleTotals(), SampleTotals(6, 15))

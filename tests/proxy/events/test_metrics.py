@@ -7,19 +7,19 @@ from functools import partial
 from typing import Any
 
 import pytest
+from prometheus_client.core import CounterMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
 from knapcache import Cache, Reply
 from knapcache.errors import InvalidInput, StoreError
-from knapcache.features.limits.limits import LimitStatus
-from knapcache.features.limits.metrics import limit_reason
 from knapcache.proxy.events import metrics as observe_metrics
 from knapcache.proxy.events.events import OUTCOMES, Event, UpstreamTry
 from knapcache.proxy.events.labels import MAX_LABELS, OTHER
 from knapcache.proxy.events.loop_watchdog import LoopWatchdog
 from knapcache.proxy.events.metrics import BUCKETS, DROPPED, Metrics
-from tests.support import ROOT
-from tests.support.events import event, prefix_event, semantic_event, traffic
+from knapcache.proxy.feature_list import feature_specs
+from tests.support.events import event, traffic
+from tests.support.metric_docs import PAGE, documented, labels_of
 from tests.support.timing import check_seconds, cpu_seconds
 
 Labels = frozenset[tuple[str, str]]
@@ -227,22 +227,18 @@ def test_the_cost_of_counting_does_not_grow_with_the_number_of_names() -> None:
 
 
 def test_every_metric_is_documented() -> None:
-    page = (ROOT / "docs" / "reference" / "observability.md").read_text(encoding="utf-8")
-    table = page.split("## Metrics")[1].split("\n## ")[0]
-    documented = dict(re.findall(r"^\| `(knapcache_\w+)`(?: `\{([\w,]+)\}`)? \|", table, re.MULTILINE))
     tried = (UpstreamTry("a", (0,), "", 0.0),)
-    of = metrics(*map(event, OUTCOMES), event("miss", prefix=prefix_event(), semantic=semantic_event(), tried=tried))
-    of.semantic_reports = [{"scope": "", "mode": "on"}]
-    of.consume([event("rejected", reason=limit_reason("usd_per_day", "team"))])
-    of.limit_rows = [LimitStatus("team", "usd_per_day", 5.0, 1.0, 0.0, None)]
-    there = {
-        (family.name + "_total" if family.type == "counter" else family.name): ",".join(
-            sorted({label for sample in family.samples for label in sample.labels} - {"le"})
-        )
-        for family in text_string_to_metric_families(of.render().decode())
-        if family.name.startswith("knapcache_")
-    }
-    assert {name: ",".join(sorted(filter(None, labels.split(",")))) for name, labels in documented.items()} == there
-    assert str(MAX_LABELS) in table
+    of = metrics(*map(event, OUTCOMES), event("miss", tried=tried))
+    there, listed = labels_of(text_string_to_metric_families(of.render().decode())), documented()
+    assert there == {name: labels for name, labels in listed.items() if name in there}
+    features = tuple(f"knapcache_{spec.name.removesuffix('s')}" for spec in feature_specs())
+    assert all(name.startswith(features) for name in listed.keys() - there.keys())
+    page = PAGE.read_text(encoding="utf-8")
+    assert str(MAX_LABELS) in page.split("## Metrics")[1].split("\n## ")[0]
     for name in re.findall(r"\bknapcache_\w+", page):
-        assert re.sub("_(bucket|sum|count)$", "", name) in there, f"docs/reference/observability.md speaks of {name}"
+        assert re.sub("_(bucket|sum|count)$", "", name) in listed, f"{PAGE.name} speaks of {name}"
+
+
+def test_features_add_their_own_families() -> None:
+    family = CounterMetricFamily("knapcache_sample", "Samples.", value=3)
+    assert total(Metrics(dict, features=lambda: [family]), "knapcache_sample_total") == 3

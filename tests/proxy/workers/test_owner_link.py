@@ -11,24 +11,23 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx
 import orjson
 import pytest
 
-from knapcache.proxy.events.events import MAX_DETAILED, MAX_POSITIONS, MAX_TEXT, PrefixEvent, UpstreamTry
+from knapcache.proxy.events.events import PaymentEvent, UpstreamTry
 from knapcache.proxy.events.history_file import unpack
 from knapcache.proxy.workers.owner_link import (
-    MAX_BATCH,
-    MAX_MESSAGE,
     OwnerClient,
-    decode_events,
-    encode_batch,
-    encode_events,
+    WorkerMessage,
+    decode_message,
+    encode_message,
 )
 from knapcache.testing import FakeUpstream
-from tests.support.events import event, prefix_event, semantic_event, traffic, verdict_event
+from tests.support.events import SAMPLE_WAITING, SampleNote, SamplePart, event, traffic
 from tests.support.processes import has_ended, suspend
 from tests.support.proxy_process import ADMIN_TOKEN, ProxyProcess
 from tests.support.timing import Deadline, wait_until
@@ -184,33 +183,29 @@ def test_two_proxies_do_not_share_a_directory(start: Start, upstream: FakeUpstre
 
 def test_events_cross_processes_by_name() -> None:
     events = [*traffic(20), event("failed", attempts=(0, 429, 503), usd=None, trace="00-x"), event("hit", model="é")]
-    events += [event("miss", prefix=prefix_event()), event("miss", prefix=PrefixEvent(mode="off"))]
-    events += [event("similar", semantic=semantic_event(question="é")), event("miss", semantic=semantic_event())]
+    sample = SamplePart("é", ((-7, 2_000), (2**62, 9_900)), MappingProxyType({"a": 0.5}))
+    events += [event("miss", sample=sample), event("miss", sample=SamplePart(), plain=SampleNote(3))]
     tried = (UpstreamTry("a", (0, 503), "connection refused", 5.5), UpstreamTry("b", (), "", 0.0))
     events.append(event("miss", tried=tried, open_until=7.5))
-    verdicts = [verdict_event(), verdict_event(verdict="different", judge_usd=0.25)]
-    assert decode_events(encode_events(events, 7, verdicts)) == (events, verdicts, [], 7)
-    (fields,) = orjson.loads(encode_events(events[:1]))["events"]
+    notes = [("sample", SampleNote(1)), ("sample", SampleNote(2))]
+    payments = [PaymentEvent("chat/completions", "m", "t", 0.5, 1.0, 0.5, 100)]
+    message = WorkerMessage(events, notes, payments, 7)
+    sent, parts = encode_message(message), {"sample": SamplePart, "plain": SampleNote}
+    assert decode_message(sent, parts, {"sample": SampleNote}) == message
+    (fields,) = orjson.loads(encode_message(WorkerMessage(events[:1], [], [], 0)))["events"]
     assert fields == {**events[0]._asdict(), "attempts": list(events[0].attempts), "tried": []}
 
+    without = decode_message(sent, {"plain": SampleNote}, {})
+    assert (without.notes, without.dropped) == ([], 7 + 2 + 2), "of features that are off here"
+    assert [one.parts for one in without.events[-3:]] == [{}, {"plain": SampleNote(3)}, {}]
 
-def test_a_worker_without_an_owner_keeps_few_positions(tmp_path: Path) -> None:
+
+def test_a_worker_without_an_owner_keeps_few_long_parts(tmp_path: Path) -> None:
     client = OwnerClient(tmp_path)
     for _ in range(3):
-        client.consume([event("miss", prefix=prefix_event())] * (MAX_DETAILED // 2 + 1))
-    kept = [bool(one.parts["prefix"].positions) for one in client._unsent]
-    assert len(kept) == 3 * (MAX_DETAILED // 2 + 1)
-    assert kept == [True] * MAX_DETAILED + [False] * (len(kept) - MAX_DETAILED)
-
-
-def test_a_message_has_as_many_events_as_fit() -> None:
-    positions = tuple((2**62 + k, k) for k in range(MAX_POSITIONS))
-    events = [event("miss", model="m" * MAX_TEXT, prefix=prefix_event(positions=positions)) for _ in range(800)]
-    count, message = encode_batch(events, 3)
-    assert 10 < count < 800
-    assert len(message) <= MAX_MESSAGE
-    assert decode_events(message) == (events[:count], [], [], 3)
-    assert encode_batch(traffic(MAX_BATCH + 1), 0)[0] == MAX_BATCH
+        client.consume([event("miss", sample=SamplePart("a", ((1, 2),)))] * 2)
+    kept = [bool(one.parts["sample"].pairs) for one in client._unsent]
+    assert kept == [True] * SAMPLE_WAITING + [False] * (6 - SAMPLE_WAITING)
 
 
 @pytest.mark.parametrize(
@@ -218,4 +213,4 @@ def test_a_message_has_as_many_events_as_fit() -> None:
 )
 def test_an_unreadable_message_raises_what_the_server_catches(message: bytes) -> None:
     with pytest.raises((ValueError, TypeError, LookupError)):
-        decode_events(message)
+        decode_message(message, {}, {})

@@ -34,7 +34,7 @@ from knapcache.proxy.admin.request_models import (
     SimilarEntry,
     Worth,
 )
-from knapcache.proxy.events.events import Event, SemanticEvent
+from knapcache.proxy.events.events import Event
 from knapcache.proxy.settings.routes import RouteSettings
 from knapcache.units import counted
 
@@ -117,7 +117,7 @@ class Explainer:
     def _route(self, event: Event) -> RouteSettings | None:
         return next((route for route in self._context.settings.route if route.name == event.route), None)
 
-    def _judged(self, event: Event) -> SemanticEvent | None:
+    def _judged(self, event: Event) -> Any:
         """Return what the semantic tier did, with the verdict that followed."""
         match = event.parts.get("semantic")
         known = None if match is None else self._context.matches.find(match.match_id)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from knapcache.features.semantic.reasons import EXCLUSIONS, FAILURES
 from knapcache.proxy.admin.request_models import Explanation, FieldDifference, SimilarEntry
-from knapcache.proxy.events.events import Event, SemanticEvent
+from knapcache.proxy.events.events import Event
 
 NOT_MATCHED = {
     "": "No stored question was near.",
@@ -49,7 +51,7 @@ def similar_answer(
     return Explanation(kind="similar", title=title, text=text, at=created, nearest=nearest)
 
 
-def tier_text(match: SemanticEvent | None) -> str:
+def tier_text(match: Any) -> str:
     """Return what the tier did with a request that it did not answer; empty if it did, or was not asked."""
     if match is None or match.kind == "served":
         return ""

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
+from prometheus_client.core import Metric
+
 from knapcache.features.limits.limited_call import LimitedCall
 from knapcache.features.limits.limits import LimitWarning
+from knapcache.features.limits.metrics import LimitRows, collect_limits, count_limited
 from knapcache.features.limits.opening import open_limits
 from knapcache.price.meter import Bill
+from knapcache.proxy.events.events import Event
+from knapcache.proxy.events.pipeline import EventPipeline
 from knapcache.proxy.features import Feature, ProxyContext
 from knapcache.proxy.hooks import CallContext, CallHooks
 from knapcache.proxy.settings import Settings
@@ -27,6 +34,10 @@ class LimitsFeature(Feature):
             shared_store=context.shared_store,
         )
         self.limits.on_warning(self._report)
+        self._refused: dict[tuple[str, str], int] = {}
+        """Requests that limits have refused, by scope and limit."""
+        self._rows: LimitRows = ()
+        """Every limit and its use, as `before_metrics` has found them."""
 
     @property
     def needs_model(self) -> bool:
@@ -34,6 +45,21 @@ class LimitsFeature(Feature):
 
     def start(self) -> None:
         self.limits.start()
+
+    def become_owner(self, pipeline: EventPipeline) -> None:
+        pipeline.add_consumer(self)
+
+    def consume(self, events: Sequence[Event]) -> None:
+        """Count the requests that limits have refused."""
+        for event in events:
+            if event.outcome == "rejected" and event.reason:
+                count_limited(self._refused, event.reason)
+
+    async def before_metrics(self) -> None:
+        self._rows = await self.limits.report()
+
+    def metrics(self) -> Iterator[Metric]:
+        return collect_limits(self._refused, self._rows)
 
     def configure(self, settings: Settings) -> None:
         self.limits.configure(settings)

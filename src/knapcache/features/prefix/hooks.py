@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
+from knapcache.features.prefix.event import PrefixEvent
 from knapcache.features.prefix.settings import PrefixRouteSettings
 from knapcache.features.prefix.tier import PrefixMarker, PrefixTier, reported_event
 from knapcache.price.meter import Bill
-from knapcache.proxy.events.events import PrefixEvent
 from knapcache.proxy.hooks import BodyEditor, CallContext, CallHooks
 from knapcache.proxy.upstream.upstream import Upstream
 from knapcache.threads import DeadlinePool

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 
 import orjson
 
-from knapcache.proxy.events.events import Event, PrefixEvent
+from knapcache.features.prefix.event import PrefixEvent
+from knapcache.proxy.events.events import Event
 from knapcache.proxy.events.labels import printable
 from knapcache.proxy.events.request_log import RequestLog
 
@@ -29,6 +30,7 @@ class PrefixLog(RequestLog):
     """Writes the prefixes of requests."""
 
     header = PREFIX_HEADER
+    title = "prefix log"
 
     def _lines(self, events: Sequence[Event]) -> Iterable[bytes]:
         found = ((event, event.parts.get("prefix")) for event in events)

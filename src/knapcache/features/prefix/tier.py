@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from knapcache.features.prefix.blocks import SYSTEM_ROLES, BodyBlocks, read_blocks
+from knapcache.features.prefix.event import PrefixEvent
 from knapcache.features.prefix.learner import Placement, PrefixLearner
 from knapcache.features.prefix.lengths import PrefixLengths
 from knapcache.features.prefix.marks import with_cache_key, with_marks, with_ttl
@@ -32,7 +33,6 @@ from knapcache.features.prefix.tariff import ANTHROPIC, OPENAI_BREAKPOINTS, Tari
 from knapcache.keys.parse import SHORT
 from knapcache.model import Endpoint
 from knapcache.price.input_tokens import InputTokens
-from knapcache.proxy.events.events import PrefixEvent
 from knapcache.threads import DeadlinePool
 from knapcache.wire.json_util import to_json
 

@@ -17,14 +17,15 @@ Sums only grow. They are added over restarts (history_file.py) and over proxies 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from knapcache.errors import InvalidInput
-from knapcache.proxy.events.events import Event, PrefixEvent
-from knapcache.proxy.events.labels import MAX_LABELS, LabelLimiter, printable
+from knapcache.features.prefix.event import PrefixEvent
+from knapcache.proxy.events.events import Event
+from knapcache.proxy.events.feature_sums import FeatureTotals, read_amount, read_count, read_names
+from knapcache.proxy.events.labels import MAX_LABELS, LabelLimiter
 
 PAID = "paid"
 """In place of a rule: what was paid, by the provider's report."""
@@ -33,8 +34,6 @@ GROUPS: tuple[Group, ...] = ("observed", "placed", "own")
 MAX_RULES = 32
 """Rules of a tariff, and tariffs."""
 MAX_NAME = 100
-
-T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -145,7 +144,7 @@ class TariffTotals:
 
 
 @dataclass(slots=True)
-class PrefixTotals:
+class PrefixTotals(FeatureTotals):
     """Sums over some requests that went upstream."""
 
     since: float = 0.0
@@ -217,9 +216,9 @@ class PrefixTotals:
         """Return the sums of `to_json`. Raises InvalidInput for anything else."""
         try:
             found = cls(
-                since=amount(value["since"]),
-                upstreams=names(value["upstreams"], MAX_LABELS + 1, read_upstream),
-                tariffs=names(value["tariffs"], MAX_RULES, read_tariff),
+                since=read_amount(value["since"]),
+                upstreams=read_names(value["upstreams"], MAX_LABELS + 1, read_upstream),
+                tariffs=read_names(value["tariffs"], MAX_RULES, read_tariff),
             )
         except (TypeError, ValueError, LookupError, AttributeError) as error:
             raise InvalidInput(f"sums of prompt caches must have the form that knapcache writes: {error}") from None
@@ -242,25 +241,19 @@ def group_of(prefix: PrefixEvent) -> Group:
 # Readers of the file's values. They raise ValueError, TypeError or LookupError for others.
 
 
-def names(value: Any, limit: int, read: Callable[[Any], T]) -> dict[str, T]:
-    if not isinstance(value, dict) or len(value) > limit or any(name != printable(name) for name in value):
-        raise ValueError(f"an object with at most {limit} names is needed")
-    return {name: read(one) for name, one in value.items()}
-
-
 def read_upstream(value: Any) -> UpstreamTokens:
     found = UpstreamTokens()
     for name, number in zip(UPSTREAM_NUMBERS, value, strict=True):
-        setattr(found, name, whole(number))
+        setattr(found, name, read_count(number))
     return found
 
 
 def read_tariff(value: Any) -> TariffTotals:
     latest, rule, mode = value["newest"]
-    found = TariffTotals(latest=amount(latest), rule=text(rule), mode=text(mode))
+    found = TariffTotals(latest=read_amount(latest), rule=text(rule), mode=text(mode))
     for name, number in zip(TARIFF_NUMBERS, value["numbers"], strict=True):
-        setattr(found, name, whole(number))
-    found.groups = names(value["groups"], len(GROUPS), read_bills)
+        setattr(found, name, read_count(number))
+    found.groups = read_names(value["groups"], len(GROUPS), read_bills)
     if not set(found.groups) <= set(GROUPS):
         raise ValueError(f"groups must be of {', '.join(GROUPS)}")
     return found
@@ -268,19 +261,12 @@ def read_tariff(value: Any) -> TariffTotals:
 
 def read_bills(value: Any) -> RuleBills:
     requests, priced, tokens, usd = value
-    return RuleBills(whole(requests), whole(priced), names(tokens, MAX_RULES, amount), names(usd, MAX_RULES, amount))
-
-
-def whole(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(f"a whole number, 0 or more, is needed, not {str(value)[:40]!r}")
-    return value
-
-
-def amount(value: Any) -> float:
-    if type(value) not in (int, float) or not 0 <= value < math.inf:
-        raise ValueError(f"a number, 0 or more, is needed, not {str(value)[:40]!r}")
-    return float(value)
+    return RuleBills(
+        read_count(requests),
+        read_count(priced),
+        read_names(tokens, MAX_RULES, read_amount),
+        read_names(usd, MAX_RULES, read_amount),
+    )
 
 
 def text(value: Any) -> str:

@@ -17,11 +17,11 @@ from typing import Any
 from knapcache.errors import InvalidInput, StoreError
 from knapcache.features.semantic import models as models
 from knapcache.features.semantic.certificate import ALPHA, LEVELS
+from knapcache.features.semantic.event import MATCH_KINDS, SemanticEvent, VerdictEvent
 from knapcache.features.semantic.recent_matches import MAX_MATCHES, RecentMatch, RecentMatches
 from knapcache.features.semantic.settings import SemanticSettings
 from knapcache.features.semantic.totals import FEEDBACK, ScopeTotals, SemanticTotals
 from knapcache.proxy.admin.context import AdminContext
-from knapcache.proxy.events.events import MATCH_KINDS, SemanticEvent, VerdictEvent
 from knapcache.proxy.http.asgi_request import RequestRejected
 
 REPORT_SECONDS = 2.0
@@ -72,7 +72,8 @@ class SemanticAdmin:
         context, settings = self._context, self._context.settings
         assert isinstance(settings, SemanticSettings)
         context.refresh()
-        today, total = context.history.semantic()
+        on = "semantic" in context.history.totals
+        today, total = context.history.sums("semantic") if on else (SemanticTotals(), SemanticTotals())
         known = next((one for one in reports if "model" in one), {})
         return models.SemanticStatus(
             mode=settings.semantic,
@@ -105,7 +106,7 @@ class SemanticAdmin:
                 await context.semantic.feedback(match)
             except InvalidInput as error:
                 raise RequestRejected(409, f"{error}.", "tier_off") from None
-            context.append_verdict(verdict)
+            context.append_note("semantic", verdict)
             context.flush_events()
         finally:
             self._marking.discard(match_id)

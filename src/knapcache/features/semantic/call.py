@@ -10,13 +10,13 @@ from knapcache.cache import Answer
 from knapcache.cache.values import SimilarMatch
 from knapcache.exchange.exchange import Exchange
 from knapcache.features.semantic.certificate import level_of
+from knapcache.features.semantic.event import SemanticEvent, VerdictEvent
 from knapcache.features.semantic.judging import AnswerPair, Judge, StoredAnswer
 from knapcache.features.semantic.matcher import Asked, Found
 from knapcache.features.semantic.question import Question, read_question
 from knapcache.features.semantic.tier import SemanticTier
 from knapcache.keys.request import KeyedRequest
 from knapcache.price.meter import Bill
-from knapcache.proxy.events.events import SemanticEvent, VerdictEvent
 from knapcache.proxy.hooks import BodyEditor, CallHooks
 from knapcache.store.base import Entry
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from knapcache.proxy.events.events import SemanticEvent
+from knapcache.features.semantic.event import SemanticEvent
 
 
 class SemanticControl(Protocol):

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+from prometheus_client.core import Metric
+
+from knapcache.features.semantic.event import SemanticEvent, VerdictEvent
+from knapcache.features.semantic.metrics import ScopeReports, collect_semantic
 from knapcache.features.semantic.opening import open_semantic
+from knapcache.features.semantic.recent_matches import RecentMatches
+from knapcache.features.semantic.totals import SemanticTotals
+from knapcache.proxy.events.events import Event
 from knapcache.proxy.events.pipeline import EventPipeline
 from knapcache.proxy.features import Feature, ProxyContext
 from knapcache.proxy.hooks import CallContext, CallHooks
@@ -13,12 +22,17 @@ from knapcache.proxy.settings import Settings
 
 CHECK_INTERVAL = 5.0
 """Seconds between two looks at the certificates."""
+REPORT_SECONDS = 2.0
+"""How long the tier may take for a report: metrics do not wait for it."""
 
 
 class SemanticFeature(Feature):
     """Answers questions in another wording."""
 
     name = "semantic"
+    part = SemanticEvent
+    note = VerdictEvent
+    totals = SemanticTotals
 
     def __init__(self, context: ProxyContext) -> None:
         super().__init__(context)
@@ -26,13 +40,51 @@ class SemanticFeature(Feature):
         self._serving: set[str] = set()
         """Tenants for which the tier could serve at the last look."""
         self._watch: asyncio.Task[None] | None = None
+        self.matches = RecentMatches()
+        """Those of all processes, in the owner process."""
+        self._counted = SemanticTotals()
+        """Since this process became the owner."""
+        self._reports: ScopeReports = ()
+        """The state of each scope, as `before_metrics` has found it."""
 
     def start(self) -> None:
         self.calls.tier.start()
 
-    def become_owner(self, pipeline: EventPipeline) -> None:  # noqa: ARG002
+    def become_owner(self, pipeline: EventPipeline) -> None:
+        pipeline.add_consumer(self)
+        pipeline.add_note_consumer(self.name, self.consume_verdicts)
         self.calls.tier.sweeps = True
         self._watch = asyncio.create_task(self._watch_certificates())
+
+    def consume(self, events: Sequence[Event]) -> None:
+        """Count a batch, and keep its matches."""
+        if found := [event for event in events if "semantic" in event.parts]:
+            for event in found:
+                self._counted.count(event)
+            self.matches.consume(found)
+
+    def consume_verdicts(self, verdicts: Sequence[VerdictEvent]) -> None:
+        """Count verdicts, and keep them with their matches."""
+        for verdict in verdicts:
+            self._counted.count_note(verdict)
+        self.matches.consume_verdicts(verdicts)
+
+    async def before_metrics(self) -> None:
+        with contextlib.suppress(TimeoutError):  # then the last ones are shown
+            async with asyncio.timeout(REPORT_SECONDS):
+                self._reports = await self.calls.tier.report()
+
+    def metrics(self) -> Iterator[Metric]:
+        return collect_semantic(self._counted, self._reports)
+
+    def span_attributes(self, part: SemanticEvent) -> dict[str, Any]:
+        if part.kind != "served":
+            return {}
+        return {
+            "knapcache.match": part.match_id,
+            "knapcache.matched_key": part.matched_key,
+            "knapcache.similarity": part.similarity,
+        }
 
     def configure(self, settings: Settings) -> None:
         self.calls.tier.configure(settings)

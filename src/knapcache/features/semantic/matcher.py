@@ -24,6 +24,7 @@ from knapcache.cache.values import SimilarMatch
 from knapcache.errors import InvalidInput, StoreError, UpstreamFailed, public_text
 from knapcache.features.semantic.embedding import Embedder
 from knapcache.features.semantic.embeddings_endpoint import EndpointEmbedder
+from knapcache.features.semantic.event import MatchKind, SemanticEvent
 from knapcache.features.semantic.index import FrameIndexes, pack_vector
 from knapcache.features.semantic.learner import CANDIDATES, MIN_COSINE, Candidate, Label, Match, SemanticLearner
 from knapcache.features.semantic.log import START, LabelRecord, QuestionRecord, SemanticLog, same_log
@@ -31,7 +32,6 @@ from knapcache.features.semantic.match_features import FEATURES
 from knapcache.features.semantic.question import MAX_TOKENS, Question, same_frame, stored_text
 from knapcache.keys.request import KeyedRequest
 from knapcache.model import Endpoint
-from knapcache.proxy.events.events import MatchKind, SemanticEvent
 from knapcache.store.base import Entry
 
 log = logging.getLogger("knapcache.serve")

@@ -7,9 +7,9 @@ from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from knapcache.features.semantic.event import MATCH_KINDS
 from knapcache.features.semantic.reasons import FAILURES
 from knapcache.features.semantic.totals import SOURCES, VERDICTS, SemanticTotals
-from knapcache.proxy.events.events import MATCH_KINDS
 from knapcache.proxy.events.labels import MAX_LABELS
 
 ScopeReports = Sequence[Mapping[str, Any]]

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
+from knapcache.features.semantic.event import MatchKind, MatchVerdict
 from knapcache.features.semantic.settings import SemanticMode
 from knapcache.proxy.admin.models import Count, Name, QueryInt, RequestModel, ResponseModel
-from knapcache.proxy.events.events import MatchKind, MatchVerdict
 
 Marks = list[tuple[int, int]]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
 
 from knapcache.cache.options import seal_secret
 from knapcache.errors import InvalidInput, UpstreamFailed
@@ -66,7 +67,7 @@ def open_semantic(context: ProxyContext) -> SemanticCalls:
         meter=context.meter,
         spent=context.count_payment,
     )
-    return SemanticCalls(tier, judge, context.events.append_verdict)
+    return SemanticCalls(tier, judge, partial(context.events.append_note, "semantic"))
 
 
 def check_embedder(settings: Settings) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from knapcache.proxy.events.events import Event, SemanticEvent, VerdictEvent
+from knapcache.features.semantic.event import SemanticEvent, VerdictEvent
+from knapcache.proxy.events.events import Event
 
 MAX_MATCHES = 10_000
 """Matches that are known. One takes about 1 kB, and 1 kB more if the setting `show_content` is on."""

@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from knapcache.errors import InvalidInput, MissingExtra, StoreError, UpstreamFailed
+from knapcache.features.semantic.event import SemanticEvent
 from knapcache.features.semantic.learner import Label
 from knapcache.features.semantic.matcher import Asked, Found, Matcher
 from knapcache.features.semantic.settings import SemanticSettings
-from knapcache.proxy.events.events import SemanticEvent
 from knapcache.proxy.settings import Settings
 from knapcache.threads import DeadlinePool
 

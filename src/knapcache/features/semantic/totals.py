@@ -1,6 +1,6 @@
 """Sums of what the semantic tier did, by scope: the tenant whose labels decide.
 
-    requests    = served + shadow + audit + none + excluded + refused + failed      (events.MATCH_KINDS)
+    requests    = served + shadow + audit + none + excluded + refused + failed      (event.MATCH_KINDS)
     labels      verdicts by source (shadow, audit, feedback) and by verdict (same, different, undecided)
 
 An undecided verdict counts as wrong. `usd_saved` is what the served answers had cost, and `judge_usd` what was paid for
@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from knapcache.errors import InvalidInput
-from knapcache.features.prefix.totals import amount, names, whole
-from knapcache.proxy.events.events import MATCH_KINDS, Event, VerdictEvent
+from knapcache.features.semantic.event import MATCH_KINDS, VerdictEvent
+from knapcache.proxy.events.events import Event
+from knapcache.proxy.events.feature_sums import FeatureTotals, read_amount, read_count, read_names
 from knapcache.proxy.events.labels import MAX_LABELS, OTHER, LabelLimiter, printable
 
 SOURCES = ("shadow", "audit", "feedback")
@@ -102,7 +103,7 @@ def add_to(counts: dict[str, int], name: str, number: int = 1) -> None:
 
 
 @dataclass(slots=True)
-class SemanticTotals:
+class SemanticTotals(FeatureTotals):
     """Sums over some requests and verdicts."""
 
     since: float = 0.0
@@ -115,10 +116,10 @@ class SemanticTotals:
             self.since = min(self.since or event.time, event.time)
             self._scope(part.scope).count(event)
 
-    def count_verdict(self, verdict: VerdictEvent) -> None:
+    def count_note(self, note: VerdictEvent) -> None:
         """Add a label."""
-        self.since = min(self.since or verdict.time, verdict.time)
-        self._scope(verdict.scope).count_verdict(verdict)
+        self.since = min(self.since or note.time, note.time)
+        self._scope(note.scope).count_verdict(note)
 
     def _scope(self, name: str) -> ScopeTotals:
         found = self.scopes.get(name)
@@ -166,21 +167,23 @@ class SemanticTotals:
     def from_json(cls, value: Any) -> SemanticTotals:
         """Return the sums of `to_json`. Raises InvalidInput for anything else."""
         try:
-            return cls(since=amount(value["since"]), scopes=names(value["scopes"], MAX_LABELS + 2, read_scope))
+            return cls(
+                since=read_amount(value["since"]), scopes=read_names(value["scopes"], MAX_LABELS + 2, read_scope)
+            )
         except (TypeError, ValueError, LookupError, AttributeError) as error:
             raise InvalidInput(f"sums of the semantic tier must have the form that knapcache writes: {error}") from None
 
 
 def read_scope(value: Any) -> ScopeTotals:
     """Return the totals of a scope. Raises ValueError, TypeError or LookupError for others."""
-    seconds, usd_saved, judge_usd = map(amount, value["amounts"])
+    seconds, usd_saved, judge_usd = map(read_amount, value["amounts"])
     found = ScopeTotals(
-        kinds=names(value["kinds"], len(MATCH_KINDS), whole),
-        labels=names(value["labels"], len(SOURCES) * len(VERDICTS), whole),
-        reasons=names(value["reasons"], MAX_REASONS + 1, whole),
+        kinds=read_names(value["kinds"], len(MATCH_KINDS), read_count),
+        labels=read_names(value["labels"], len(SOURCES) * len(VERDICTS), read_count),
+        reasons=read_names(value["reasons"], MAX_REASONS + 1, read_count),
         seconds=seconds,
         usd_saved=usd_saved,
-        priced=whole(value["priced"]),
+        priced=read_count(value["priced"]),
         judge_usd=judge_usd,
     )
     if not found.kinds.keys() <= set(MATCH_KINDS):

@@ -21,7 +21,7 @@ from knapcache.price.meter import USD_PER_SECOND
 from knapcache.price.weights import Weights
 from knapcache.proxy.admin.summary_models import Amounts, Doubling, FirstRequest
 from knapcache.proxy.events.history import History
-from knapcache.proxy.events.history_view import DAY
+from knapcache.proxy.events.history_reader import DAY
 from knapcache.proxy.events.merged import MergedHistory
 from knapcache.proxy.events.usage import UsageRow
 from knapcache.proxy.settings import Settings

@@ -197,10 +197,6 @@ class Admin(ContentRoutes):
         reports = await self._semantic.report()
         return await self.in_thread(lambda: self._semantic.status(reports, matches, content=content))
 
-    async def semantic_report(self) -> list[dict[str, Any]]:
-        """Return the state of the semantic tier for each scope."""
-        return await self._semantic.report()
-
     async def mark_match(self, request: AdminRequest) -> semantic_models.MarkedMatch:
         self._context.flush_events()
         scope = await self._semantic.mark(request.body.match)
@@ -392,8 +388,7 @@ def _metrics(admin: Admin, context: AdminContext) -> StarletteEndpoint:
                 if rejected.kind in RECORDED_REFUSALS:
                     await admin.write_refused("metrics", None, client_address(request), rejected.status)
                 raise
-        context.metrics.semantic_reports = await admin.semantic_report()
-        context.metrics.limit_rows = [] if context.limits is None else await context.limits.report()
+        await context.before_metrics()
         text = await admin.in_thread(context.metrics.render)
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 

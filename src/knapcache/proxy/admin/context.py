@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from knapcache.cache.internal import InternalCache
 from knapcache.features.limits.limits import Limits
@@ -15,7 +16,6 @@ from knapcache.proxy.admin.audit import AuditLog
 from knapcache.proxy.admin.auth import Sessions
 from knapcache.proxy.admin.panels import FeaturePanel
 from knapcache.proxy.admin.tokens import AdminTokens
-from knapcache.proxy.events.events import VerdictEvent
 from knapcache.proxy.events.history import History
 from knapcache.proxy.events.merged import MergedHealth, MergedHistory, MergedRecent, SharedProxies
 from knapcache.proxy.events.metrics import Metrics
@@ -23,6 +23,10 @@ from knapcache.proxy.events.recent import RecentRequests
 from knapcache.proxy.events.upstream_health import UpstreamHealth
 from knapcache.proxy.http.auth import Authenticator
 from knapcache.proxy.settings import Settings
+
+
+async def nothing() -> None:
+    """Prepare nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,13 +44,11 @@ class AdminContext:
     authenticator: Authenticator
     flush_events: Callable[[], object]
     """Pass buffered events to the objects below. Runs on the event loop's thread."""
-    append_verdict: Callable[[VerdictEvent], object]
-    """Add a verdict on a match to the buffered events. Runs on the event loop's thread."""
+    append_note: Callable[[str, Any], object]
+    """Add a note of a feature to the buffered events. Runs on the event loop's thread."""
     history: History | MergedHistory
     metrics: Metrics
     recent: RecentRequests | MergedRecent
-    matches: RecentMatches
-    """Recent matches of the semantic tier."""
     upstream_health: UpstreamHealth | MergedHealth
     request_log: Path | None
     """The folder of the request log, if there is one."""
@@ -57,6 +59,10 @@ class AdminContext:
     limits: Limits | None = None
     """The limits of this process, whose counters all processes share; None: there are none."""
     webhooks: Sequence[Webhook] = ()
+    matches: RecentMatches = field(default_factory=RecentMatches)
+    """Recent matches of the semantic tier."""
+    before_metrics: Callable[[], Awaitable[None]] = nothing
+    """Prepares features for their metrics."""
     semantic: SemanticControl | None = None
     """The semantic tier of this process; None: it is off."""
 

@@ -15,6 +15,7 @@ from typing import Any
 from knapcache.cache.purging import purge_conditions
 from knapcache.errors import Incomplete, NotOwner, StoreError
 from knapcache.features.prefix.models import prefix_summary
+from knapcache.features.prefix.totals import PrefixTotals
 from knapcache.features.webhooks.delivery import Webhook
 from knapcache.keys.outline import outline_of
 from knapcache.proxy.admin import models, proxy_models
@@ -54,6 +55,8 @@ class Overview:
         capacity = stats.get("size_limit") or stats["capacity"]
         twice = f"{policy}@2x"
         more = doubling(context.history, twice, now) if twice in settings.shadows else None
+        prefix_on = "prefix" in context.history.totals
+        prefix_sums = context.history.sums("prefix") if prefix_on else (PrefixTotals(), PrefixTotals())
         return totals.Summary(
             now=now,
             started=context.started,
@@ -87,7 +90,7 @@ class Overview:
             doubling=more,
             health=self._health(stats),
             first_request=first_request(settings),
-            prefix=prefix_summary(settings.prefix, *context.history.prefix()),
+            prefix=prefix_summary(settings.prefix, *prefix_sums),
             routes=route_statuses(settings.route, (event for _, event in context.recent.newest(MAX_RECENT))),
             semantic=context.semantic is not None,
             content_log=context.settings.content_log and context.settings.show_content,

@@ -6,8 +6,8 @@
 
 A request only appends its event to the buffer of its process, which takes less than a microsecond. The buffer is
 flushed four times a second, and before the admin API answers. Every event reaches the same consumers, whichever process
-has served the request (pipeline.py, workers/owner_link.py). Verdicts on matches of the semantic tier, which are known
-later than their request, take the same way as events of their own. So do payments: calls in the background.
+has served the request (pipeline.py, workers/owner_link.py). Notes of features, which are known later than the request
+that they are about, take the same way. So do payments: calls in the background.
 
     Invariant: the buffer holds at most MAX_BUFFERED events of bounded size. When it is full, new events are dropped
     and counted.
@@ -19,7 +19,7 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from knapcache.price.meter import Bill
 
@@ -33,13 +33,8 @@ MAX_TEXT = 256
 MIN_SLICE, SLICES = 64, 64
 """Events that are passed on without a pause: MIN_SLICE, which takes 0.3 ms, or the SLICES-th part of the buffer if that
 is more. So a flush adds little to the latency of requests that arrive meanwhile, and the buffer never fills up."""
-MAX_POSITIONS, MAX_DETAILED = 1024, 1000
-"""Positions of a prefix event, and waiting events up to which they are kept. Of a request with more, or in a longer
-queue, none are kept: some of them would be a wrong request. A position takes 130 bytes."""
-MAX_QUESTION = 512
-"""Characters of `question` and `matched_question`. They are cut off; what the tier matches is shorter, as a rule."""
-MAX_VERDICTS = 10_000
-"""Verdicts, and payments, that wait for the owner. They follow calls of upstreams, so few wait at any time."""
+MAX_NOTES = 10_000
+"""Notes, and payments, that wait for the owner. They follow calls of upstreams, so few wait at any time."""
 FLUSH_INTERVAL = 0.25
 """Seconds between two flushes."""
 
@@ -47,133 +42,8 @@ FLUSH_INTERVAL = 0.25
 NO_PARTS: Mapping[str, Any] = MappingProxyType({})
 
 
-class PrefixEvent(NamedTuple):
-    """Use of the provider's prompt cache by one request. Built with keywords; crosses processes by field name.
-
-    Every request that went upstream has one. Amounts of the tier are in plain tokens: tokens at the price of an input
-    token that is neither read nor written.
-    """
-
-    mode: str
-    """The setting `prefix` of the request's route: off, observe, on or manage."""
-    tariff: str = ""
-    """The tariff by which the tier decided (features/prefix/tariff.py); empty: none, so it decided nothing."""
-    rule: str = ""
-    """The rule that led; empty without a tariff."""
-    marked: bool = False
-    """The tier placed marks, or changed them."""
-    own_marks: bool = False
-    """The request came with marks."""
-    below: bool = False
-    """The request is shorter than the least that the model's provider caches."""
-    reported: bool = False
-    """The provider reported the five numbers below. Otherwise they are 0 and unknown."""
-    input: int = 0
-    """All input tokens."""
-    read: int = 0
-    """Input tokens that were read from the provider's cache."""
-    short_written: int = 0
-    """Input tokens that were written to it for the shorter TTL."""
-    long_written: int = 0
-    """Input tokens that were written to it for the longer TTL."""
-    predicted: int = 0
-    """Tokens that the tier expected to be read."""
-    bills: Mapping[str, float] = MappingProxyType({})
-    """Plain tokens that each rule would have paid for the input, by its name, and `paid`: what was paid by the report.
-    Empty if nothing was reported, or without a tariff."""
-    usd_per_token: float | None = None
-    """Dollars of a plain token; None: the price is unknown."""
-    tokens: int = 0
-    """All input tokens, as the tier counted them."""
-    positions: tuple[tuple[int, int], ...] = ()
-    """Digest and length in tokens of every prefix that can be marked, ascending. For the prefix log only."""
-    system: int = -1
-    """Index of the position at the end of the system prompt; -1: none."""
-    kind: str = "text"
-    """`tool` if the last message is the result of a tool, else `text`."""
-
-    def shortened(self, waiting: int) -> PrefixEvent:
-        """Return it without its positions, if they take too much memory."""
-        long = len(self.positions) > MAX_POSITIONS or waiting >= MAX_DETAILED
-        return self._replace(positions=()) if long and self.positions else self
-
-
-MatchKind = Literal["served", "shadow", "audit", "none", "excluded", "refused", "failed"]
-MATCH_KINDS: tuple[MatchKind, ...] = ("served", "shadow", "audit", "none", "excluded", "refused", "failed")
-"""What the semantic tier did with a request:
-
-served     a stored answer to a similar question was sent
-shadow     there was a match, but its level is not certified: the request went upstream
-audit      the match could have been served, but was drawn to be checked: the request went upstream
-none       no stored question came near, or vetoes excluded those that did
-excluded   requests of its form are never matched
-refused    the client asked not to be served by similarity
-failed     the tier could not look the question up; `reason` says why (features/semantic/reasons.py)
-"""
-MatchVerdict = Literal["", "same", "different", "undecided"]
-
-
-class SemanticEvent(NamedTuple):
-    """What the semantic tier did with one request, after an exact miss. Built with keywords; crosses processes by name.
-
-    None of it is a prompt, unless the setting `show_content` is on.
-    """
-
-    kind: MatchKind
-    match_id: str = ""
-    """Id of the match, as in `x-knapcache-match`; empty: there was none."""
-    reason: str = ""
-    """Name of the exclusion, the veto or the failure; empty if there is none to name."""
-    scope: str = ""
-    """The tenant whose labels decide; empty without tenants."""
-    key: str = ""
-    """The request's own key, in hex."""
-    matched_key: str = ""
-    """Key of the entry that matched, in hex."""
-    similarity: float = 0.0
-    """Cosine of the two questions."""
-    risk: float = 1.0
-    """Estimated probability that the stored answer is wrong for this request."""
-    level: int = -1
-    """Index of the level that the risk falls into (features/semantic/certificate.py); -1: none."""
-    features: tuple[float, ...] = ()
-    """Features of the match, from which a label is made."""
-    seconds: float = 0.0
-    """Time that the tier took before the request went on."""
-    question: str = ""
-    """The request's question; empty unless `show_content`."""
-    matched_question: str = ""
-    """The question of the entry that matched; empty unless `show_content`."""
-    verdict: MatchVerdict = ""
-    """Whether both answers say the same. Set when the match is judged, which is later than the request."""
-    rung: str = ""
-    """What decided the verdict: a rung of the judge, or `feedback`."""
-    judge_usd: float = 0.0
-    """Dollars paid for the verdict."""
-
-    def shortened(self, waiting: int) -> SemanticEvent:  # noqa: ARG002
-        """Return it with short texts."""
-        question, matched = self.question[:MAX_QUESTION], self.matched_question[:MAX_QUESTION]
-        return self._replace(question=question, matched_question=matched) if question or matched else self
-
-
-class VerdictEvent(NamedTuple):
-    """The verdict on a match, known after the request has finished. Crosses processes by field name."""
-
-    match_id: str
-    scope: str
-    kind: MatchKind
-    """That of the match: shadow, audit or served."""
-    verdict: MatchVerdict
-    rung: str
-    """What decided: a rung of the judge, or `feedback`."""
-    judge_usd: float
-    time: float
-    """When it was decided, Unix time."""
-
-
 class PaymentEvent(NamedTuple):
-    """A call that was paid for in the background: by the judge of the semantic tier, or to refresh a stale answer.
+    """A call that was paid for in the background: to refresh a stale answer, or for a feature.
 
     Built with keywords; crosses processes by field name.
     """
@@ -275,12 +145,18 @@ class Event(NamedTuple):
         return self.outcome in SAVED
 
 
+Note = tuple[str, Any]
+"""The name of a feature, and what it reports about a request that has finished: a NamedTuple."""
+
+
 def shortened(event: Event, waiting: int = MAX_BUFFERED) -> Event:
     """Return an event whose parts take little memory. waiting: how many events are kept beside it."""
+    if not event.parts:
+        return event
     parts = {
         name: part.shortened(waiting) if hasattr(part, "shortened") else part for name, part in event.parts.items()
     }
-    return event._replace(parts=parts) if parts else event
+    return event._replace(parts=parts)
 
 
 class EventConsumer(Protocol):
@@ -291,10 +167,10 @@ class EventConsumer(Protocol):
 
 
 @runtime_checkable
-class VerdictConsumer(Protocol):
-    """Takes batches of verdicts, too."""
+class NoteConsumer(Protocol):
+    """Takes batches of notes, too."""
 
-    def consume_verdicts(self, verdicts: Sequence[VerdictEvent]) -> None:
+    def consume_notes(self, notes: Sequence[Note]) -> None:
         """Take a batch, after the events of the requests that finished before it. As `EventConsumer.consume`."""
 
 
@@ -311,7 +187,7 @@ class EventBuffer:
 
     def __init__(self) -> None:
         self._events: deque[Event] = deque()
-        self._verdicts: deque[VerdictEvent] = deque()
+        self._notes: deque[Note] = deque()
         self._payments: deque[PaymentEvent] = deque()
         self._consumers: list[EventConsumer] = []
         self.dropped = 0
@@ -322,9 +198,7 @@ class EventBuffer:
         if len(event.model) > MAX_TEXT or len(event.trace) > MAX_TEXT or len(event.reason) > MAX_TEXT:
             model, trace, reason = event.model[:MAX_TEXT], event.trace[:MAX_TEXT], event.reason[:MAX_TEXT]
             event = event._replace(model=model, trace=trace, reason=reason)
-        if event.parts:
-            event = shortened(event, len(self._events))
-        self.append_short(event)
+        self.append_short(shortened(event, len(self._events)))
 
     def append_short(self, event: Event) -> None:
         """Add the event of a finished request whose texts are known to be short."""
@@ -333,16 +207,16 @@ class EventBuffer:
         else:
             self.dropped += 1
 
-    def append_verdict(self, verdict: VerdictEvent) -> None:
-        """Add the verdict on a match."""
-        if len(self._verdicts) < MAX_VERDICTS:
-            self._verdicts.append(verdict)
+    def append_note(self, feature: str, note: Any) -> None:
+        """Add what a feature reports about a request that has finished: a NamedTuple."""
+        if len(self._notes) < MAX_NOTES:
+            self._notes.append((feature, note))
         else:
             self.dropped += 1
 
     def append_payment(self, payment: PaymentEvent) -> None:
         """Add a call in the background."""
-        if len(self._payments) < MAX_VERDICTS:
+        if len(self._payments) < MAX_NOTES:
             self._payments.append(payment)
         else:
             self.dropped += 1
@@ -361,7 +235,7 @@ class EventBuffer:
         Without consumers they stay in the buffer.
         """
         events = self._events
-        if not self._consumers or not (events or self._verdicts or self._payments):
+        if not self._consumers or not (events or self._notes or self._payments):
             return False
         batch = [events.popleft() for _ in range(len(events) if limit is None else min(limit, len(events)))]
         for consumer in self._consumers if batch else ():
@@ -372,12 +246,12 @@ class EventBuffer:
             for consumer in self._consumers:
                 if isinstance(consumer, PaymentConsumer):
                     consumer.consume_payments(payments)
-        if self._verdicts and not events:  # after the requests that they are about
-            verdicts = list(self._verdicts)
-            self._verdicts.clear()
+        if self._notes and not events:  # after the requests that they are about
+            notes = list(self._notes)
+            self._notes.clear()
             for consumer in self._consumers:
-                if isinstance(consumer, VerdictConsumer):
-                    consumer.consume_verdicts(verdicts)
+                if isinstance(consumer, NoteConsumer):
+                    consumer.consume_notes(notes)
         return bool(events)
 
     async def flush_periodically(self) -> None:

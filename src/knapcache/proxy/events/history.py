@@ -24,25 +24,23 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, tzinfo
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from knapcache.errors import InvalidInput, KnapcacheError
-from knapcache.features.prefix.totals import PrefixTotals
-from knapcache.features.semantic.totals import SemanticTotals
-from knapcache.proxy.events.events import Event, PaymentEvent, VerdictEvent
-from knapcache.proxy.events.history_file import HistoryTable, pack, unpack
+from knapcache.proxy.events.events import Event, Note, PaymentEvent
+from knapcache.proxy.events.feature_sums import FeatureSums, FeatureTotals, TotalsClasses
+from knapcache.proxy.events.history_file import NO_TOTALS, HistoryTable, pack, unpack
 from knapcache.proxy.events.history_parts import BOUNDARY_STEP, MAX_ROWS, Boundary, closed_part, open_part
-from knapcache.proxy.events.history_view import HOUR, MINUTE, HistoryView
+from knapcache.proxy.events.history_reader import HOUR, MINUTE, HistoryReader
 from knapcache.proxy.events.labels import LabelLimiter
 from knapcache.proxy.events.usage import NO_CACHE, UsageRow, sum_rows
 from knapcache.proxy.settings.secrets import open_private
 
 log = logging.getLogger("knapcache.serve")
 
-T = TypeVar("T")
 POLL_INTERVAL = 1.0
 """Seconds between two polls of the shadows."""
 SAVE_INTERVAL = 10.0
@@ -51,12 +49,13 @@ MAX_FILE = 64 << 20
 """Bytes of a file that is read. A year with a hundred models and tenants takes about one megabyte."""
 
 
-class History:
+class History(HistoryReader):
     """Rows over time.
 
     folder   the data directory; None: nothing is saved
     stats    the cache's statistics
     zone     time zone of the days; None: the machine's
+    totals   classes for the sums of features that are on
     """
 
     def __init__(
@@ -65,17 +64,21 @@ class History:
         stats: Callable[[], dict[str, Any]],
         clock: Callable[[], float] = time.time,
         zone: tzinfo | None = None,
+        totals: TotalsClasses = NO_TOTALS,
     ) -> None:
         self._path = folder / "history.json" if folder is not None else None
-        self._stats, self._clock, self.zone = stats, clock, zone
+        self._stats, self.now, self.zone, self.totals = stats, clock, zone, totals
         self._lock = threading.Lock()  # guards the rows; nothing blocks under it
         self._poll_lock = threading.Lock()  # polls must be applied in their order
         self._save_lock = threading.Lock()
         self._table = self._load() or HistoryTable(since=clock())
+        for name, kind in totals.items():
+            self._table.sums.setdefault(name, FeatureSums.new(kind))
         self._models, self._tenants = LabelLimiter(self._table.models), LabelLimiter(self._table.tenants)
         self._pending: dict[tuple[str, str], UsageRow] = {}
         """By model and tenant: what was consumed in the current minute and is not in the table yet."""
-        self._pending_prefix, self._pending_semantic = PrefixTotals(), SemanticTotals()
+        self._pending_sums: dict[str, FeatureTotals] = {}
+        """The same of features, by name."""
         self._pending_time = clock()
         self._changes = self._polled = self._saved = 0  # change counters: now, at the last poll, at the last save
         self._thread: threading.Thread | None = None
@@ -98,10 +101,10 @@ class History:
                 if row is None:
                     row = pending[event.model, event.tenant] = UsageRow()
                 row.count(event)
-                if "prefix" in event.parts:
-                    self._pending_prefix.count(event)
-                if "semantic" in event.parts:
-                    self._pending_semantic.count(event)
+                if event.parts:
+                    for name in event.parts:
+                        if name in self.totals:
+                            self._sums_of(name).count(event)
             self._changed()
 
     def consume_payments(self, payments: Sequence[PaymentEvent]) -> None:
@@ -112,17 +115,25 @@ class History:
                 self._pending.setdefault((payment.model, payment.tenant), UsageRow()).count_payment(payment)
             self._changed()
 
-    def consume_verdicts(self, verdicts: Sequence[VerdictEvent]) -> None:
-        """Add a batch of verdicts."""
+    def consume_notes(self, notes: Sequence[Note]) -> None:
+        """Add a batch of notes of features."""
         with self._lock:
             self._begin_minute()
-            for verdict in verdicts:
-                self._pending_semantic.count_verdict(verdict)
+            for name, note in notes:
+                if name in self.totals:
+                    self._sums_of(name).count_note(note)
             self._changed()
+
+    def _sums_of(self, name: str) -> FeatureTotals:
+        """Return the sums of a feature that are not in the table yet. Called under the lock."""
+        found = self._pending_sums.get(name)
+        if found is None:
+            found = self._pending_sums[name] = self.totals[name]()
+        return found
 
     def _begin_minute(self) -> None:
         """Move what was consumed in an earlier minute into the table. Called under the lock."""
-        now = self._clock()
+        now = self.now()
         if now // MINUTE != self._pending_time // MINUTE:
             self._merge()
         self._pending_time = now
@@ -132,9 +143,9 @@ class History:
 
         Not called for every batch: batches are small, and this adds to seven rows.
         """
-        if self._pending_semantic:
-            self._table.add_semantic(self._pending_semantic, self._ordinal(self._pending_time))
-            self._pending_semantic = SemanticTotals()
+        for name, sums in self._pending_sums.items():
+            self._table.sums[name].add(sums, self._ordinal(self._pending_time))
+        self._pending_sums = {}
         if not self._pending:
             return
         pending, self._pending = self._pending, {}
@@ -142,9 +153,6 @@ class History:
             self._table.models.setdefault(self._models.label(model), UsageRow()).add(row)
             self._table.tenants.setdefault(self._tenants.label(tenant), UsageRow()).add(row)
         self._add(sum_rows(pending.values()), self._pending_time)
-        if self._pending_prefix:
-            self._table.add_prefix(self._pending_prefix, self._ordinal(self._pending_time))
-            self._pending_prefix = PrefixTotals()
 
     def _add(self, row: UsageRow, now: float) -> None:
         """Add to the total and to the minute, hour and day of a time. Called under the lock."""
@@ -177,7 +185,7 @@ class History:
                 row.shadows = {name: max(0.0, uncached - cost) for name, cost in spent.items()}
                 self._shadow_costs = costs
                 if row.evictions or any(row.shadows.values()):
-                    self._add(row, self._clock())
+                    self._add(row, self.now())
                     self._changed()
                     self._polled = self._changes
 
@@ -202,47 +210,11 @@ class History:
                     self._thread = None
                     return
 
-    # Output: copies of rows.
-
-    def read(self, reader: Callable[[HistoryView, float], T]) -> T:
-        """Return the result of a function of the rows and the current time. It must be quick, and return copies."""
-        now = self._clock()
+    def tables(self) -> Iterator[HistoryTable]:
+        """Yield the table under the lock, until the next one is asked for."""
         with self._lock:
             self._merge()
-            return reader(HistoryView([self._table], self.zone), now)
-
-    def today(self) -> UsageRow:
-        """Return the row since midnight."""
-        return self.read(HistoryView.today)
-
-    def total(self) -> UsageRow:
-        """Return the row since the history began."""
-        return self.read(HistoryView.total)
-
-    @property
-    def since(self) -> float:
-        """When the history began, Unix time."""
-        return self._table.since
-
-    def models(self) -> dict[str, UsageRow]:
-        """Return the total by model."""
-        return self.read(HistoryView.models)
-
-    def tenants(self) -> dict[str, UsageRow]:
-        """Return the total by tenant."""
-        return self.read(HistoryView.tenants)
-
-    def prefix(self) -> tuple[PrefixTotals, PrefixTotals]:
-        """Return the sums of providers' prompt caches, since midnight and since the history began."""
-        return self.read(lambda view, now: view.prefix(now))
-
-    def semantic(self) -> tuple[SemanticTotals, SemanticTotals]:
-        """Return the sums of the semantic tier, since midnight and since the history began."""
-        return self.read(lambda view, now: view.semantic(now))
-
-    def points(self, span: str) -> tuple[int, list[tuple[float, UsageRow]]]:
-        """Return the seconds between two points, and start time and row of each. Times without requests are zero."""
-        return self.read(lambda view, now: view.points(span, now))
+            yield self._table
 
     # Parts for other proxies (history_parts.py).
 
@@ -253,7 +225,7 @@ class History:
 
     def boundary(self) -> Boundary:
         """Return where the rows that may still change begin."""
-        now = self._clock()
+        now = self.now()
         return Boundary(int(now // BOUNDARY_STEP) * (BOUNDARY_STEP // MINUTE), int(now // HOUR), self._ordinal(now))
 
     def part(self, boundary: Boundary, kind: str | None = None, limit: int = MAX_ROWS) -> HistoryTable:
@@ -309,7 +281,7 @@ class History:
                 document = file.read(MAX_FILE + 1)
             if len(document) > MAX_FILE:
                 raise InvalidInput(f"it is longer than {MAX_FILE} bytes")
-            return unpack(document)
+            return unpack(document, self.totals)
         except FileNotFoundError:
             return None
         except (OSError, InvalidInput) as error:

@@ -1,11 +1,12 @@
 """The rows of a history, and its file: one JSON document, validated like any other input.
 
     {"version": 5, "since": t, "total": row, "models": {name: row}, "tenants": …, "minutes": {number: row}, "hours": …,
-     "days": …, "prefix": {"total": sums, "day": number, "today": sums}, "semantic": {"total": …, "day": …, "today": …}}
+     "days": …, feature: {"total": sums, "day": number, "today": sums}}
 
-Version 1 had rows without the fields from `tokens_spent` on, and version 2 had no sums of providers' prompt caches
-(prefix_totals.py). Version 3 had rows without `similar`, and no sums of the semantic tier (semantic_totals.py).
-Version 4 had rows without `usd_estimated`. All of them are still read.
+Sums of a feature stand under its name (feature_sums.py). Those of a feature that is off are written as they were read.
+
+Version 1 had rows without the fields from `tokens_spent` on, versions 2 and 3 without those from `similar` on, and
+version 4 without `usd_estimated`. All of them are still read.
 
 A minute's number is its Unix time / 60, an hour's its Unix time / 3600, a day's the ordinal of its date.
 """
@@ -14,14 +15,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from datetime import date
+from types import MappingProxyType
 from typing import Any
 
 import orjson
 
 from knapcache.errors import CorruptState, InvalidInput
-from knapcache.features.prefix.totals import PrefixTotals
-from knapcache.features.semantic.totals import SemanticTotals
+from knapcache.proxy.events.feature_sums import LAST_DAY, FeatureSums, TotalsClasses
 from knapcache.proxy.events.labels import MAX_LABELS
 from knapcache.proxy.events.usage import NUMBERS, TIMES_ONLY, UsageRow, sum_rows
 
@@ -38,7 +38,10 @@ MAX_MINUTES, MAX_HOURS = 26 * 60, 32 * 24
 """Rows kept: a day of minutes and a month of hours, and some more because days with a clock change are longer."""
 MAX_DAYS = 4000
 """Eleven years. Older days are added to the oldest one."""
-LAST_DAY = date.max.toordinal()
+ROWS = ("models", "tenants", "minutes", "hours", "days")
+CORE = frozenset({"version", "since", "total", *ROWS})
+"""Names in the document that are not features."""
+NO_TOTALS: TotalsClasses = MappingProxyType({})
 
 
 @dataclass
@@ -53,32 +56,10 @@ class HistoryTable:
     minutes: dict[int, UsageRow] = field(default_factory=dict)
     hours: dict[int, UsageRow] = field(default_factory=dict)
     days: dict[int, UsageRow] = field(default_factory=dict)
-    prefix: PrefixTotals = field(default_factory=PrefixTotals)
-    """Sums of providers' prompt caches."""
-    prefix_day: int = 0
-    """Ordinal of the date of the next one."""
-    prefix_today: PrefixTotals = field(default_factory=PrefixTotals)
-    """The same of one day."""
-    semantic: SemanticTotals = field(default_factory=SemanticTotals)
-    """Sums of the semantic tier."""
-    semantic_day: int = 0
-    """Ordinal of the date of the next one."""
-    semantic_today: SemanticTotals = field(default_factory=SemanticTotals)
-    """The same of one day."""
-
-    def add_semantic(self, more: SemanticTotals, day: int) -> None:
-        """Add to the sums of the semantic tier, and to those of a day. Other days are forgotten."""
-        self.semantic.add(more)
-        if day != self.semantic_day:
-            self.semantic_day, self.semantic_today = day, SemanticTotals()
-        self.semantic_today.add(more)
-
-    def add_prefix(self, more: PrefixTotals, day: int) -> None:
-        """Add to the sums of providers' prompt caches, and to those of a day. Other days are forgotten."""
-        self.prefix.add(more)
-        if day != self.prefix_day:
-            self.prefix_day, self.prefix_today = day, PrefixTotals()
-        self.prefix_today.add(more)
+    sums: dict[str, FeatureSums] = field(default_factory=dict)
+    """By name of the feature, of those that are on."""
+    unread: dict[str, Any] = field(default_factory=dict)
+    """What the file has under other names: sums of features that are off."""
 
     def add(self, row: UsageRow, minute: int, hour: int, day: int) -> None:
         """Add a row to the total and to the rows of these times."""
@@ -117,38 +98,24 @@ def _row_at(rows: dict[int, UsageRow], number: int, limit: int) -> UsageRow:
 
 def pack(table: HistoryTable) -> bytes:
     """Return the document."""
-
-    def pack_rows(rows: dict[Any, UsageRow]) -> dict[str, Any]:
-        return {str(k): row.to_list() for k, row in rows.items()}
-
     return orjson.dumps(
         {
             "version": VERSION,
             "since": table.since,
             "total": table.total.to_list(),
-            "models": pack_rows(table.models),
-            "tenants": pack_rows(table.tenants),
-            "minutes": pack_rows(table.minutes),
-            "hours": pack_rows(table.hours),
-            "days": pack_rows(table.days),
-            "prefix": {
-                "total": table.prefix.to_json(),
-                "day": table.prefix_day,
-                "today": table.prefix_today.to_json(),
-            },
-            "semantic": {
-                "total": table.semantic.to_json(),
-                "day": table.semantic_day,
-                "today": table.semantic_today.to_json(),
-            },
+            **{kind: {str(k): row.to_list() for k, row in getattr(table, kind).items()} for kind in ROWS},
+            **table.unread,
+            **{name: sums.to_json() for name, sums in table.sums.items()},
         }
     )
 
 
-def unpack(document: bytes, *, whole: bool = True) -> HistoryTable:
+def unpack(document: bytes, totals: TotalsClasses = NO_TOTALS, *, whole: bool = True) -> HistoryTable:
     """Return the table of `pack`, also of an older version. Raises InvalidInput for anything else.
 
-    whole: its days, models and tenants must add up to the total. False: it is a part (history_parts.py).
+    totals   classes for the sums of features. Other sums stay as they are
+    whole    days, models and tenants must add up to the total. False: it is a part (history_parts.py), of which
+             sums of other features are dropped
     """
     try:
         found = orjson.loads(document)
@@ -170,28 +137,17 @@ def unpack(document: bytes, *, whole: bool = True) -> HistoryTable:
         hours=_unpack_numbered(found.get("hours"), numbers, 2 * MAX_HOURS, LAST_DAY * 24),
         days=_unpack_numbered(found.get("days"), numbers, MAX_DAYS, LAST_DAY),
     )
-    if version >= 3:
-        sums = found.get("prefix")
-        table.prefix_day = _unpack_day("prefix", sums)
-        table.prefix, table.prefix_today = (PrefixTotals.from_json(sums.get(name)) for name in ("total", "today"))
-    if version >= 4:
-        sums = found.get("semantic")
-        table.semantic_day = _unpack_day("semantic", sums)
-        table.semantic, table.semantic_today = (SemanticTotals.from_json(sums.get(k)) for k in ("total", "today"))
+    for name in found.keys() - CORE:
+        if name in totals:
+            table.sums[name] = FeatureSums.from_json(name, totals[name], found[name])
+        elif whole:
+            table.unread[name] = found[name]
     try:
         if whole:
             table.check()
     except CorruptState as error:
         raise InvalidInput(str(error)) from None
     return table
-
-
-def _unpack_day(name: str, sums: Any) -> int:
-    """Return the day of some sums."""
-    day = sums.get("day") if isinstance(sums, dict) else None
-    if type(day) is not int or not 0 <= day <= LAST_DAY:
-        raise InvalidInput(f"{name} must have a day from 0 to {LAST_DAY}, not {str(day)[:40]!r}")
-    return day
 
 
 def _unpack_named(rows: Any, numbers: int, limit: int) -> dict[str, UsageRow]:

@@ -16,9 +16,8 @@ import zlib
 from typing import NamedTuple
 
 from knapcache.errors import InvalidInput
-from knapcache.features.prefix.totals import PrefixTotals
-from knapcache.features.semantic.totals import SemanticTotals
-from knapcache.proxy.events.history_file import HistoryTable, pack, unpack
+from knapcache.proxy.events.feature_sums import TotalsClasses
+from knapcache.proxy.events.history_file import NO_TOTALS, HistoryTable, pack, unpack
 from knapcache.proxy.events.usage import UsageRow, sum_rows
 
 BOUNDARY_STEP = 600
@@ -45,12 +44,7 @@ def open_part(table: HistoryTable, boundary: Boundary) -> HistoryTable:
     """Return a copy of the totals, and of the rows from the boundary on."""
     found = HistoryTable(since=table.since, total=sum_rows([table.total]))
     found.models = {name: sum_rows([row]) for name, row in table.models.items()}
-    found.add_prefix(table.prefix_today, table.prefix_day)
-    found.prefix = PrefixTotals()
-    found.prefix.add(table.prefix)
-    found.add_semantic(table.semantic_today, table.semantic_day)
-    found.semantic = SemanticTotals()
-    found.semantic.add(table.semantic)
+    found.sums, found.unread = {name: sums.copy() for name, sums in table.sums.items()}, table.unread
     found.tenants = {name: sum_rows([row]) for name, row in table.tenants.items()}
     for kind, first in zip(CLOSED, boundary, strict=True):
         rows: dict[int, UsageRow] = getattr(found, kind)
@@ -74,16 +68,19 @@ def closed_part(table: HistoryTable, boundary: Boundary, kind: str, limit: int) 
 
 def encode_part(boundary: Boundary, table: HistoryTable) -> bytes:
     """Return the document of a part."""
-    return zlib.compress(b"%d %d %d\n" % boundary + pack(table), _LEVEL)
+    return compress(b"%d %d %d\n" % boundary + pack(table))
 
 
-def decode_part(document: bytes) -> tuple[Boundary, HistoryTable]:
-    """Return boundary and rows. Raises InvalidInput for anything but the result of `encode_part`."""
+def decode_part(document: bytes, totals: TotalsClasses = NO_TOTALS) -> tuple[Boundary, HistoryTable]:
+    """Return boundary and rows. Raises InvalidInput for anything but the result of `encode_part`.
+
+    totals: classes for the sums of features.
+    """
     plain = decompress(document)
     match = _BOUNDARY.match(plain)
     if match is None:
         raise InvalidInput("a part of a history must begin with its boundary")
-    return Boundary(*map(int, match.groups())), unpack(plain[match.end() :], whole=False)
+    return Boundary(*map(int, match.groups())), unpack(plain[match.end() :], totals, whole=False)
 
 
 def compress(plain: bytes) -> bytes:

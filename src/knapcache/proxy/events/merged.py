@@ -7,82 +7,33 @@ called, `SharedProxies.refresh` reads what others have published.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from knapcache.features.prefix.totals import PrefixTotals
-from knapcache.features.semantic.totals import SemanticTotals
 from knapcache.proxy.events.events import Event
 from knapcache.proxy.events.history import History
-from knapcache.proxy.events.history_view import HistoryView, Points, add_named, add_points
+from knapcache.proxy.events.history_file import HistoryTable
+from knapcache.proxy.events.history_reader import HistoryReader
 from knapcache.proxy.events.published import PublishedProxies
 from knapcache.proxy.events.publisher import ProxyPublisher
 from knapcache.proxy.events.recent import RecentRequests, by_arrival, earlier, row_of, serial_at
 from knapcache.proxy.events.upstream_health import UpstreamHealth, fails_now
-from knapcache.proxy.events.usage import UsageRow, sum_rows
 from knapcache.store.redis.engine_state import EngineState
 
 LATE = 60_000_000
 """Microseconds. A serial that is so much later than now is no time, so all recent requests are returned."""
 
 
-class MergedHistory:
+class MergedHistory(HistoryReader):
     """The history of all proxies: rows of the same time, model or tenant are added."""
 
     def __init__(self, own: History, others: PublishedProxies) -> None:
-        self._own, self._others = own, others
+        self._own, self._others, self.zone, self.totals = own, others, own.zone, own.totals
+        self.now, self.poll_shadows, self.save = own.now, own.poll_shadows, own.save
 
-    def _view(self) -> HistoryView:
-        return HistoryView(self._others.tables, self._own.zone)
-
-    def poll_shadows(self) -> None:
-        """Poll the shadows of this process. Only the owner of the store has some."""
-        self._own.poll_shadows()
-
-    def save(self) -> bool:
-        """Write the file of this proxy."""
-        return self._own.save()
-
-    def today(self) -> UsageRow:
-        """Return the row since midnight."""
-        own, now = self._own.read(lambda view, now: (view.today(now), now))
-        return sum_rows([own, self._view().today(now)])
-
-    def total(self) -> UsageRow:
-        """Return the row since the histories began."""
-        return sum_rows([self._own.total(), self._view().total()])
-
-    @property
-    def since(self) -> float:
-        """When the first history began, Unix time."""
-        return min([self._own.since, *(table.since for table in self._others.tables if table.since > 0.0)])
-
-    def models(self) -> dict[str, UsageRow]:
-        """Return the total by model."""
-        return add_named([self._own.models(), self._view().models()])
-
-    def tenants(self) -> dict[str, UsageRow]:
-        """Return the total by tenant."""
-        return add_named([self._own.tenants(), self._view().tenants()])
-
-    def prefix(self) -> tuple[PrefixTotals, PrefixTotals]:
-        """Return the sums of providers' prompt caches, since midnight and since the histories began."""
-        found, now = self._own.read(lambda view, now: (view.prefix(now), now))
-        for own, others in zip(found, self._view().prefix(now), strict=True):
-            own.add(others)
-        return found
-
-    def semantic(self) -> tuple[SemanticTotals, SemanticTotals]:
-        """Return the sums of the semantic tier, since midnight and since the histories began."""
-        found, now = self._own.read(lambda view, now: (view.semantic(now), now))
-        for own, others in zip(found, self._view().semantic(now), strict=True):
-            own.add(others)
-        return found
-
-    def points(self, span: str) -> Points:
-        """Return the seconds between two points, and start time and row of each."""
-        own, now = self._own.read(lambda view, now: (view.points(span, now), now))
-        return add_points(own, self._view().points(span, now))
+    def tables(self) -> Iterator[HistoryTable]:
+        yield from self._own.tables()
+        yield from self._others.tables
 
 
 class MergedRecent:

@@ -1,4 +1,4 @@
-"""Prometheus metrics: counters from events, gauges from the cache's statistics.
+"""Prometheus metrics: counters from events, gauges from the cache's statistics. Features add their own.
 
 Events are counted in plain lists, one for each set of labels, which become families of prometheus_client when they are
 rendered. Rejected: its own counters and histograms. `labels(…).inc()` and `observe()` take more than ten times as long
@@ -24,12 +24,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from knapcache.errors import InvalidInput, StoreError
-from knapcache.features.limits.metrics import LimitRows, collect_limits, count_limited
-from knapcache.features.prefix.metrics import collect_prefix
-from knapcache.features.prefix.totals import PrefixTotals
-from knapcache.features.semantic.metrics import ScopeReports, collect_semantic
-from knapcache.features.semantic.totals import SemanticTotals
-from knapcache.proxy.events.events import OUTCOMES, Event, PaymentEvent, VerdictEvent
+from knapcache.proxy.events.events import OUTCOMES, Event, PaymentEvent
 from knapcache.proxy.events.labels import OTHER, LabelLimiter
 from knapcache.proxy.events.loop_watchdog import CLOCKS, LoopWatchdog
 from knapcache.proxy.events.upstream_health import HEALTH_STATES
@@ -90,6 +85,7 @@ class Metrics(Collector):
     tasks     returns the number of tasks of the event loop
     watchdog  measures the event loop
     upstreams returns the states of the upstreams (upstream_health.py)
+    features  returns the families of features
     """
 
     def __init__(
@@ -99,11 +95,12 @@ class Metrics(Collector):
         tasks: Callable[[], int] | None = None,
         watchdog: LoopWatchdog | None = None,
         upstreams: Callable[[], Iterable[Mapping[str, Any]]] = tuple,
+        features: Callable[[], Iterable[Metric]] = tuple,
     ) -> None:
         if unknown := sorted(set(dropped or {}) - set(DROPPED)):
             raise InvalidInput(f"dropped must be of {', '.join(DROPPED)}, not {unknown[0]!r}")
         self._cache_stats, self._tasks, self._watchdog, self._upstream_states = cache_stats, tasks, watchdog, upstreams
-        self._dropped = dict(dropped or {})
+        self._dropped, self._features = dict(dropped or {}), features
         self._models, self._tenants, self._endpoints = LabelLimiter(), LabelLimiter(), LabelLimiter()
         self._series: dict[Labels, UsageRow] = {}
         """By endpoint, model, tenant and outcome."""
@@ -113,13 +110,6 @@ class Metrics(Collector):
         self._fallbacks: dict[tuple[str, str], int] = {}
         """Requests by the upstream that failed them, and the one that was called last."""
         self._upstreams = LabelLimiter()
-        self._prefix, self._semantic = PrefixTotals(), SemanticTotals()
-        self.semantic_reports: ScopeReports = ()
-        """The state of each scope of the semantic tier. Set before `render`."""
-        self.limit_rows: LimitRows = ()
-        """Every limit and its use. Set before `render`."""
-        self._limited: dict[tuple[str, str], int] = {}
-        """Requests that limits have refused, by scope and limit."""
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
@@ -130,7 +120,7 @@ class Metrics(Collector):
         for event in events:
             (
                 _, endpoint, model, tenant, outcome, status, seconds, ttfb, _, _, _, _, _, _, _, upstream, attempts, _,
-                _, reason, parts, tried, _, _, _,
+                _, _, _, tried, _, _, _,
             ) = event  # fmt: skip
             row = series.get((endpoint, model, tenant, outcome))
             if row is None:  # new names, or names that are counted as "other"
@@ -147,23 +137,12 @@ class Metrics(Collector):
                 calls[call] = calls.get(call, 0) + 1
             if tried:
                 self._count_tried(event)
-            if outcome == "rejected" and reason:
-                count_limited(self._limited, reason)
-            if "prefix" in parts:
-                self._prefix.count(event)
-            if "semantic" in parts:
-                self._semantic.count(event)
 
     def consume_payments(self, payments: Sequence[PaymentEvent]) -> None:
         """Count a batch of calls in the background."""
         for payment in payments:
             row = self._find_series(payment.endpoint, payment.model, payment.tenant, IN_BACKGROUND, admit=True)
             row.count_payment(payment)
-
-    def consume_verdicts(self, verdicts: Sequence[VerdictEvent]) -> None:
-        """Count a batch of verdicts."""
-        for verdict in verdicts:
-            self._semantic.count_verdict(verdict)
 
     def _count_tried(self, event: Event) -> None:
         """Count the calls to upstreams that failed a request, and the request that another one answered."""
@@ -201,9 +180,7 @@ class Metrics(Collector):
         yield from self._collect_requests()
         yield from self._collect_durations()
         yield from self._collect_cache()
-        yield from collect_prefix(self._prefix)
-        yield from collect_semantic(self._semantic, self.semantic_reports)
-        yield from collect_limits(self._limited, self.limit_rows)
+        yield from self._features()
         if self._tasks is not None:
             yield GaugeMetricFamily("knapcache_tasks", "Tasks of the event loop.", value=self._tasks())
         if self._watchdog is not None:

@@ -12,10 +12,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from knapcache.errors import InvalidInput, StoreError
-from knapcache.proxy.events.history_file import HistoryTable
+from knapcache.proxy.events.feature_sums import TotalsClasses
+from knapcache.proxy.events.history_file import NO_TOTALS, HistoryTable
 from knapcache.proxy.events.history_parts import CLOSED, Boundary, decode_part
 from knapcache.proxy.events.proxy_status import PublishedStatus, decode_status
 from knapcache.proxy.events.publisher import MAX_PROXIES
@@ -30,10 +32,21 @@ Part = tuple[Boundary, HistoryTable]
 
 
 class PublishedProxies:
-    """The other proxies. own: id of this one, which is left out."""
+    """The other proxies.
 
-    def __init__(self, documents: Documents, own: str, clock: Callable[[], float] = time.monotonic) -> None:
+    own      id of this one, which is left out
+    totals   classes for the sums of features
+    """
+
+    def __init__(
+        self,
+        documents: Documents,
+        own: str,
+        totals: TotalsClasses = NO_TOTALS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._documents, self._own, self._clock = documents, own, clock
+        self._decode_part = partial(decode_part, totals=totals)
         self._lock = threading.Lock()
         self._next = 0.0
         self._read: dict[tuple[str, str], tuple[float, Any]] = {}
@@ -66,7 +79,7 @@ class PublishedProxies:
         running = {name for name, status in statuses.items() if status.id == name}
         parts: dict[str, dict[str, Part]] = {}
         for kind in ("open", *CLOSED):  # in this order: what is closed is published first
-            parts[kind] = self._load(kind, decode_part)
+            parts[kind] = self._load(kind, self._decode_part)
         self.statuses = sorted((statuses[name] for name in running), key=lambda status: (status.host, status.id))
         open_parts = parts["open"]
         self.ended = len(open_parts.keys() - running)

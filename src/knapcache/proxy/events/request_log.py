@@ -59,6 +59,8 @@ class RequestLog:
     """Writes lines to a folder of bounded size. `consume` never blocks; a thread does the work."""
 
     header = HEADER
+    title = "request log"
+    """In messages."""
 
     def __init__(
         self,
@@ -83,7 +85,7 @@ class RequestLog:
             self._recover()
             self._open()
         except OSError as error:
-            raise InvalidInput(f"cannot write the request log to {folder}: {error.strerror}") from None
+            raise InvalidInput(f"cannot write the {self.title} to {folder}: {error.strerror}") from None
         self._worker: BatchWorker[bytes] = BatchWorker("request-log", self._write, max_waiting, LINGER)
         self._ends: dict[tuple[str, int, float, float | None, float, str], str] = {}
         """Lines after their first field, by what they are made of. Hits repeat them."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -34,14 +34,19 @@ BATCH = 512
 EXPORT_TIMEOUT = 10.0
 """Seconds for one call of the collector, retries included."""
 NANOSECONDS = 1_000_000_000
+PartAttributes = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 log = logging.getLogger(__name__)
 
 
 class Tracing:
-    """Sends spans to a collector. endpoint: its base address; it must accept OTLP over HTTP."""
+    """Sends spans to a collector.
 
-    def __init__(self, endpoint: str) -> None:
+    endpoint   its base address; it must accept OTLP over HTTP
+    of_parts   returns the attributes of features for the parts of an event. Called in a thread
+    """
+
+    def __init__(self, endpoint: str, of_parts: PartAttributes = lambda _: {}) -> None:
         try:
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
             from opentelemetry.sdk.resources import Resource
@@ -68,7 +73,7 @@ class Tracing:
         self._context = TraceContextTextMapPropagator().extract
         self._server, self._success = SpanKind.SERVER, SpanExportResult.SUCCESS
         self._error = Status(StatusCode.ERROR)
-        self._failing = False
+        self._failing, self._of_parts = False, of_parts
         self._worker: BatchWorker[Event] = BatchWorker("tracing", self._send)
 
     def consume(self, events: Sequence[Event]) -> None:
@@ -112,7 +117,7 @@ class Tracing:
             " ".join(filter(None, (operation or "passthrough", event.model[:MAX_LENGTH]))),
             context=self._context({"traceparent": event.trace}) if event.trace else None,
             kind=self._server,
-            attributes=attributes(event, operation),
+            attributes=attributes(event, operation) | (self._of_parts(event.parts) if event.parts else {}),
             start_time=start,
         )
         if event.status >= 500:  # by the conventions, 4xx is not an error of the server
@@ -121,7 +126,7 @@ class Tracing:
 
 
 def attributes(event: Event, operation: str) -> dict[str, Any]:
-    """Return the attributes of a request's span."""
+    """Return the attributes of a request's span, without those of features."""
     found: dict[str, Any] = {
         "http.response.status_code": event.status,
         "knapcache.outcome": event.outcome,
@@ -144,10 +149,6 @@ def attributes(event: Event, operation: str) -> dict[str, Any]:
         found["knapcache.tried"] = [one.upstream for one in event.tried]
     if event.usd is not None:
         found["knapcache.usd"] = event.usd
-    if event.outcome == "similar" and (match := event.parts.get("semantic")) is not None:
-        found["knapcache.match"] = match.match_id
-        found["knapcache.matched_key"] = match.matched_key
-        found["knapcache.similarity"] = match.similarity
     return found
 
 

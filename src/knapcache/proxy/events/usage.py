@@ -7,7 +7,7 @@ History, metrics, admin API and page all count with `UsageRow`. Limits count the
     requests    = hits + similar + coalesced + stale + misses + bypasses + passthrough + failed (or rejected)
     from cache  = hits + similar + coalesced + stale                the hit rate is their share of all requests
     spent       what every call of an upstream cost that was paid for: misses, bypasses, failed calls that report a
-                usage, refreshes of stale answers, and calls of the semantic tier's judge
+                usage, refreshes of stale answers, and other calls in the background
     saved       what the answers from the cache had cost when they were paid for
     would(none) = spent + saved                         without a cache every answer is paid for
     would(p)    = spent + saved − what policy p would have saved
@@ -86,7 +86,7 @@ class UsageRow:
     evictions: int = 0
     """Entries that were evicted, and answers not admitted, for lack of space. Only in rows of times, not of names."""
     similar: int = 0
-    """Answers to similar questions, served by the semantic tier."""
+    """Answers that were stored for similar requests."""
     usd_estimated: float = 0.0
     """Dollars that limits have counted for calls whose cost is not known. Last: older files do not have it."""
     shadows: dict[str, float] = field(default_factory=dict)

@@ -17,9 +17,9 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 import uvicorn
@@ -27,17 +27,15 @@ import uvicorn
 from knapcache.errors import UpstreamFailed
 from knapcache.proxy.events.events import (
     MAX_BUFFERED,
-    MAX_DETAILED,
-    MAX_VERDICTS,
+    MAX_NOTES,
     Event,
+    Note,
     PaymentEvent,
-    PrefixEvent,
-    SemanticEvent,
     UpstreamTry,
-    VerdictEvent,
     shortened,
 )
 from knapcache.proxy.events.pipeline import EventPipeline
+from knapcache.proxy.features import Features
 from knapcache.proxy.http.asgi_request import AsgiRequest, Receive, RequestRejected, Scope, Send
 from knapcache.proxy.upstream import Client, encode_headers
 from knapcache.proxy.upstream.upstream import HOP_BY_HOP
@@ -52,8 +50,7 @@ SEND_INTERVAL = 0.25
 CONNECT_TIMEOUT, RESPONSE_TIMEOUT = 5.0, 30.0
 """Seconds that a worker waits for the owner."""
 MAX_BATCH = 1000
-"""Events in one message, or fewer if it would be longer than MAX_MESSAGE. Every single event fits
-(events.MAX_POSITIONS)."""
+"""Events in one message, or fewer if it would be longer than MAX_MESSAGE. Every single event fits (`shortened`)."""
 MAX_MESSAGE = 8 << 20
 """Bytes of a message, and of an admin request on its way to the owner."""
 CLIENT, SCHEME = "x-knapcache-client", "x-knapcache-scheme"
@@ -66,8 +63,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 class OwnerServer:
     """The owner's side: serves the admin API to the workers and takes their events."""
 
-    def __init__(self, folder: Path, admin_app: App, pipeline: EventPipeline) -> None:
-        self._admin_app, self._pipeline = admin_app, pipeline
+    def __init__(self, folder: Path, admin_app: App, pipeline: EventPipeline, features: Features) -> None:
+        self._admin_app, self._pipeline, self._features = admin_app, pipeline, features
         self._path = folder / SOCKET
         config = uvicorn.Config(
             self,
@@ -102,14 +99,15 @@ class OwnerServer:
             return
         request = AsgiRequest(scope, receive, send, 0.0)
         try:
-            events, verdicts, payments, dropped = decode_events(await request.read_body(MAX_MESSAGE, MAX_MESSAGE))
+            body = await request.read_body(MAX_MESSAGE, MAX_MESSAGE)
+            message = decode_message(body, self._features.classes("part"), self._features.classes("note"))
         except (RequestRejected, ValueError, TypeError, LookupError) as error:
             log.error("Events of a worker dropped: unreadable message: %s", error)
         else:
-            self._pipeline.consume(events)
-            self._pipeline.consume_payments(payments)
-            self._pipeline.consume_verdicts(verdicts)
-            self._pipeline.dropped += dropped
+            self._pipeline.consume(message.events)
+            self._pipeline.consume_payments(message.payments)
+            self._pipeline.consume_notes(message.notes)
+            self._pipeline.dropped += message.dropped
         await request.respond(200, [], b"")
 
     async def close(self) -> None:
@@ -126,8 +124,8 @@ class OwnerClient:
 
     def __init__(self, folder: Path) -> None:
         self._unsent: list[Event] = []
-        self.unsent_verdicts: list[VerdictEvent] = []
-        """Verdicts that the owner has not received."""
+        self.unsent_notes: list[Note] = []
+        """Notes of features that the owner has not received."""
         self.unsent_payments: list[PaymentEvent] = []
         """Payments that the owner has not received."""
         self._dropped = 0
@@ -140,21 +138,20 @@ class OwnerClient:
 
     def consume(self, events: Sequence[Event]) -> None:
         """Queue a batch for the owner. When the queue is full, new events are dropped and counted."""
-        free = MAX_BUFFERED - len(self._unsent)
-        detailed = max(0, MAX_DETAILED - len(self._unsent))
-        self._unsent.extend(events[: min(free, detailed)])
-        self._unsent.extend(map(shortened, events[detailed:free]))
+        waiting = len(self._unsent)
+        free = MAX_BUFFERED - waiting
+        self._unsent.extend(shortened(event, waiting + k) for k, event in enumerate(events[:free]))
         self._dropped += max(0, len(events) - free)
 
-    def consume_verdicts(self, verdicts: Sequence[VerdictEvent]) -> None:
-        """Queue verdicts for the owner, as `consume` does with events."""
-        free = MAX_VERDICTS - len(self.unsent_verdicts)
-        self.unsent_verdicts.extend(verdicts[:free])
-        self._dropped += max(0, len(verdicts) - free)
+    def consume_notes(self, notes: Sequence[Note]) -> None:
+        """Queue notes for the owner, as `consume` does with events."""
+        free = MAX_NOTES - len(self.unsent_notes)
+        self.unsent_notes.extend(notes[:free])
+        self._dropped += max(0, len(notes) - free)
 
     def consume_payments(self, payments: Sequence[PaymentEvent]) -> None:
         """Queue payments for the owner, as `consume` does with events."""
-        free = MAX_VERDICTS - len(self.unsent_payments)
+        free = MAX_NOTES - len(self.unsent_payments)
         self.unsent_payments.extend(payments[:free])
         self._dropped += max(0, len(payments) - free)
 
@@ -164,20 +161,20 @@ class OwnerClient:
             await self._send()
 
     async def _send(self) -> None:
-        """Send all queued events, verdicts and payments. Without an owner they stay queued."""
+        """Send all queued events, notes and payments. Without an owner they stay queued."""
         with contextlib.suppress(UpstreamFailed):
-            while self._unsent or self.unsent_verdicts or self.unsent_payments:
+            while self._unsent or self.unsent_notes or self.unsent_payments:
                 dropped = self._dropped
                 # After the events of the requests that they are about.
-                verdicts = self.unsent_verdicts[:MAX_BATCH] if len(self._unsent) <= MAX_BATCH else []
+                notes = self.unsent_notes[:MAX_BATCH] if len(self._unsent) <= MAX_BATCH else []
                 payments = self.unsent_payments[:MAX_BATCH]
-                count, message = encode_batch(self._unsent, dropped, verdicts, payments)
+                count, message = encode_batch(self._unsent, dropped, notes, payments)
                 response = await self._client.request("POST", OWNER_URL, EVENTS_PATH, b"", message)
                 await response.read()
                 if response.status != 200:  # the owner process is changing
                     break
                 del self._unsent[:count]
-                del self.unsent_verdicts[: len(verdicts)]
+                del self.unsent_notes[: len(notes)]
                 del self.unsent_payments[: len(payments)]
                 self._dropped -= dropped
 
@@ -217,58 +214,70 @@ class OwnerClient:
         self._client.close()
 
 
+class WorkerMessage(NamedTuple):
+    """What a worker sends."""
+
+    events: Sequence[Event]
+    notes: Sequence[Note]
+    payments: Sequence[PaymentEvent]
+    dropped: int
+    """How many of them it has dropped."""
+
+
 def encode_batch(
-    events: Sequence[Event],
-    dropped: int,
-    verdicts: Sequence[VerdictEvent] = (),
-    payments: Sequence[PaymentEvent] = (),
+    events: Sequence[Event], dropped: int, notes: Sequence[Note] = (), payments: Sequence[PaymentEvent] = ()
 ) -> tuple[int, bytes]:
     """Return how many of the events fit into one message, and the message."""
     batch = events[:MAX_BATCH]
-    while len(message := encode_events(batch, dropped, verdicts, payments)) > MAX_MESSAGE and len(batch) > 1:
+    while True:
+        message = encode_message(WorkerMessage(batch, notes, payments, dropped))
+        if len(message) <= MAX_MESSAGE or len(batch) <= 1:
+            return len(batch), message
         batch = batch[: len(batch) // 2]
-    return len(batch), message
 
 
-def encode_events(
-    events: Sequence[Event],
-    dropped: int = 0,
-    verdicts: Sequence[VerdictEvent] = (),
-    payments: Sequence[PaymentEvent] = (),
-) -> bytes:
-    """Return the message of a worker: events, verdicts and payments by field name, and how many it has dropped."""
-    fields = [event._asdict() for event in events]
-    for event, values in zip(events, fields, strict=True):
+def encode_message(message: WorkerMessage) -> bytes:
+    """Return the message with everything by field name."""
+    fields = [event._asdict() for event in message.events]
+    for event, values in zip(message.events, fields, strict=True):
         values["parts"] = {name: part._asdict() for name, part in event.parts.items()}
-        if "prefix" in values["parts"]:
-            values["parts"]["prefix"]["bills"] = dict(event.parts["prefix"].bills)
         if event.tried:
             values["tried"] = [one._asdict() for one in event.tried]
-    named = {"verdicts": [one._asdict() for one in verdicts], "payments": [one._asdict() for one in payments]}
-    return orjson.dumps({"dropped": dropped, "events": fields, **named})
+    found = {
+        "events": fields,
+        "notes": [(feature, note._asdict()) for feature, note in message.notes],
+        "payments": [payment._asdict() for payment in message.payments],
+        "dropped": message.dropped,
+    }
+    return orjson.dumps(found, default=dict)  # mappings that are not dicts
 
 
-def decode_events(message: bytes) -> tuple[list[Event], list[VerdictEvent], list[PaymentEvent], int]:
-    """Return events, verdicts, payments and number of dropped ones.
+def decode_message(message: bytes, parts: Mapping[str, Any], notes: Mapping[str, Any]) -> WorkerMessage:
+    """Return the message. Others raise ValueError, TypeError or LookupError.
 
-    Other messages raise ValueError, TypeError or LookupError.
+    parts, notes   classes of features that are on, by name. What other features have sent is dropped and counted
     """
     found = orjson.loads(message)
-    verdicts = [VerdictEvent(**fields) for fields in found["verdicts"]]
-    payments = [PaymentEvent(**fields) for fields in found["payments"]]
-    return [decode_event(fields) for fields in found["events"]], verdicts, payments, found["dropped"]
+    unknown = sum(name not in parts for fields in found["events"] for name in fields["parts"])
+    unknown += sum(name not in notes for name, _ in found["notes"])
+    return WorkerMessage(
+        events=[decode_event(fields, parts) for fields in found["events"]],
+        notes=[(name, from_fields(notes[name], fields)) for name, fields in found["notes"] if name in notes],
+        payments=[PaymentEvent(**fields) for fields in found["payments"]],
+        dropped=found["dropped"] + unknown,
+    )
 
 
-def decode_event(fields: dict[str, Any]) -> Event:
+def decode_event(fields: dict[str, Any], parts: Mapping[str, Any]) -> Event:
     """Return the event of its fields."""
-    parts = dict(fields["parts"])
-    if (prefix := parts.get("prefix")) is not None:
-        parts["prefix"] = PrefixEvent(**prefix | {"positions": tuple(map(tuple, prefix["positions"]))})
-    if (semantic := parts.get("semantic")) is not None:
-        parts["semantic"] = SemanticEvent(**semantic | {"features": tuple(semantic["features"])})
     tried = tuple(UpstreamTry(**each | {"attempts": tuple(each["attempts"])}) for each in fields["tried"])
-    calls = {"attempts": tuple(fields["attempts"]), "tried": tried}
-    return Event(**fields | calls | {"parts": parts})
+    known = {name: from_fields(parts[name], part) for name, part in fields["parts"].items() if name in parts}
+    return Event(**fields | {"attempts": tuple(fields["attempts"]), "tried": tried, "parts": known})
+
+
+def from_fields(kind: Any, fields: dict[str, Any]) -> Any:
+    """Return an object of its fields, as JSON has them. A class with other than plain fields has `from_fields`."""
+    return kind.from_fields(fields) if hasattr(kind, "from_fields") else kind(**fields)
 
 
 def is_forwarded(name: str) -> bool:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from knapcache.proxy.events.events import PrefixEvent
+from knapcache.features.prefix.event import PrefixEvent
 from knapcache.testing.prefix_provider import PrefixProvider, VirtualClock, tokens_by_length
 from tests.support.events import EventList
 from tests.support.running_proxy import RunningProxy

@@ -18,6 +18,7 @@ from knapcache.cache.values import DEFAULT_OPTIONS
 from knapcache.errors import StoreError
 from knapcache.features.semantic import matcher as module
 from knapcache.features.semantic.certificate import LEVELS
+from knapcache.features.semantic.event import SemanticEvent
 from knapcache.features.semantic.learner import Label
 from knapcache.features.semantic.log import MemoryLog
 from knapcache.features.semantic.matcher import Asked, Found, Matcher
@@ -25,7 +26,6 @@ from knapcache.features.semantic.question import Question, read_question
 from knapcache.keys import KeyedRequest
 from knapcache.keys.parse import ParsedBody
 from knapcache.model import Endpoint
-from knapcache.proxy.events.events import SemanticEvent
 
 POISON = "plutonium"
 STORED, SAME, OTHER = "How do I bake bread?", "How can I bake bread?", "Who painted the night watch?"

@@ -1,0 +1,35 @@
+"""Metrics of limits: requests that they refused, and their use."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from knapcache.features.limits import feature as subject
+from knapcache.features.limits.feature import LimitsFeature
+from knapcache.features.limits.limits import LimitStatus
+from knapcache.features.limits.metrics import limit_reason
+from tests.support.events import event
+from tests.support.metric_docs import documented, labels_of
+
+
+async def test_refused_requests_and_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def report() -> list[LimitStatus]:
+        return [LimitStatus("team", "usd_per_day", 5.0, 1.0, 0.0, None)]
+
+    limits = SimpleNamespace(report=report, on_warning=lambda _: None)
+    monkeypatch.setattr(subject, "open_limits", lambda *_, **__: limits)
+    nothing = SimpleNamespace(settings=None, meter=None, folder=None, secret=b"", shared_store=None)
+    context: Any = nothing
+    feature = LimitsFeature(context)
+    reason = limit_reason("usd_per_day", "team")
+    feature.consume([event("rejected", reason=reason)] * 2 + [event("rejected", reason="no key"), event("hit")])
+    await feature.before_metrics()
+    families = list(feature.metrics())
+    assert labels_of(families) == documented("knapcache_limit")
+    assert [(sample.labels, sample.value) for family in families for sample in family.samples] == [
+        ({"tenant": "team", "limit": "usd_per_day"}, 2),
+        ({"tenant": "team", "limit": "usd_per_day"}, 0.2),
+    ]
