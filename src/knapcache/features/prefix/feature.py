@@ -45,12 +45,13 @@ class PrefixFeature(Feature):
             if each.prompt_cache != "off" and not each.local
         }
         """By name of the upstream, of those with a prompt cache."""
+        self._has_log = settings.prefix != "off"
         self._counted = PrefixTotals()
         """Since this process became the owner."""
 
     def become_owner(self, pipeline: EventPipeline) -> None:
         pipeline.add_consumer(self)
-        if self.context.settings.prefix != "off":
+        if self._has_log:
             pipeline.open_log(PREFIX_LOG, PrefixLog)
 
     def consume(self, events: Sequence[Event]) -> None:
