@@ -23,6 +23,7 @@ from knapcache.proxy.admin_side import AdminSide
 from knapcache.proxy.event_flow import EventFlow
 from knapcache.proxy.events.events import EventBuffer
 from knapcache.proxy.events.pipeline import EventPipeline
+from knapcache.proxy.feature_list import feature_specs
 from knapcache.proxy.features import Features, ProxyContext
 from knapcache.proxy.http.auth import Authenticator
 from knapcache.proxy.settings import Settings
@@ -35,8 +36,8 @@ from knapcache.threads import DeadlinePool
 log = logging.getLogger("knapcache.serve")
 
 Load = Callable[[], LoadedSettings]
-RELOADED = ("admin_token", "admin_tokens", "limits", "tenants")
-"""Settings that SIGHUP applies."""
+RELOADED = ("admin_token", "admin_tokens", "tenants")
+"""Settings of the core that SIGHUP applies. Those of features are in their specs."""
 
 
 class Proxy:
@@ -147,7 +148,7 @@ class Proxy:
         return [f"upstream {one['name']} fails: {one['reason']}" for one in states if one["failing_now"]]
 
     async def reload(self, load: Load) -> None:
-        """Read the settings again, and apply those of RELOADED.
+        """Read the settings again, and apply those that need no restart.
 
         An error changes nothing. Other settings need a restart; the log names those that have changed.
         """
@@ -155,7 +156,8 @@ class Proxy:
             new = (await asyncio.to_thread(load)).settings
             if bool(new.tenants) != bool(self.settings.tenants):
                 raise InvalidInput("tenants: the step from no tenants to some, or back, needs a restart")
-            applied = self.settings.model_copy(update={name: getattr(new, name) for name in RELOADED})
+            names = (*RELOADED, *(name for spec in feature_specs() for name in spec.reloaded))
+            applied = self.settings.model_copy(update={name: getattr(new, name) for name in names})
             if self._admin is not None:
                 await asyncio.to_thread(self._admin.tokens.apply, applied)
         except InvalidInput as error:
@@ -164,7 +166,7 @@ class Proxy:
         self.authenticator.replace_tenants(applied.tenants)
         self.features.configure(applied)
         self.settings = applied
-        log.info("Settings reloaded: tenants, limits and admin tokens.")
+        log.info("Settings reloaded: %s.", ", ".join(names))
         others = [name for name in Settings.model_fields if getattr(new, name) != getattr(applied, name)]
         if self.authenticator.quotas() != self._quotas:
             others.append("quota of tenants")
