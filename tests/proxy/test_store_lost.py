@@ -89,6 +89,6 @@ def test_invalid_settings_are_an_error(tmp_path: Path) -> None:
 def test_the_setting_synchronous_reaches_the_store(tmp_path: Path) -> None:
     proxy = Proxy(Settings(path=tmp_path, capacity="2MiB", synchronous="full", policy="lru", shadows=()))
     store: Any = proxy.cache.coordinator.store
-    assert store._settings["synchronous"] == "full"
+    assert store._options.synchronous == "full"
     assert not proxy.storage.memory_fallback
     proxy.cache.close()

@@ -104,3 +104,18 @@ def test_a_tier_that_is_off_changes_and_counts_nothing(start_tier: StartTier) ->
     body["messages"][0]["content"][0] |= {"cache_control": {"type": "ephemeral"}}
     assert tier.post(body).status == 200
     assert "knapcache_prefix" not in metrics_of(tier)
+
+
+def test_without_a_tier_reads_are_still_counted(start_tier: StartTier) -> None:
+    tier = start_tier("observe")
+    tier.proxy.proxy.features.get("prefix").tiers.clear()
+    mark = {"cache_control": {"type": "ephemeral"}}
+    for _ in range(2):
+        body = conversation(1, max_tokens=5 + len(tier.provider.ledger))
+        body["messages"][0]["content"][0] |= mark
+        assert tier.post(body).status == 200
+        tier.clock.advance(10.0)
+    found = summary(tier)
+    assert found["all"]["tariffs"] == []
+    (upstream,) = found["all"]["upstreams"]
+    assert upstream["read"] == charged(tier).read > 0
