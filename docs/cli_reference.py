@@ -10,26 +10,6 @@ from pathlib import Path
 from knapcache.cli.main import build_parser
 
 PAGE = Path(__file__).resolve().parent / "reference" / "cli.md"
-COMMANDS = (
-    "serve",
-    "demo",
-    "inspect",
-    "why",
-    "purge",
-    "rekey",
-    "warm",
-    "webhook",
-    "export",
-    "import",
-    "log",
-    "route",
-    "replay",
-    "plan",
-    "prefix",
-    "semantic",
-    "policies",
-    "experiment",
-)
 HEAD = """# Command line
 
 `knapcache COMMAND --help` prints the same text. Results go to standard output, progress and errors to standard error.
@@ -90,7 +70,7 @@ def section(title: str, parser: argparse.ArgumentParser, level: int) -> list[str
 def page() -> str:
     """Return the whole page."""
     lines = []
-    for command in COMMANDS:
+    for command in subparsers(build_parser([])):
         lines += section(f"knapcache {command}", subparsers(build_parser([command]))[command], 2)
     return HEAD + "\n".join(lines) + "\n"
 

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.metadata import version
 from typing import Any, NoReturn
 
@@ -26,11 +27,7 @@ from knapcache.cli import (
 )
 from knapcache.cli.help_format import HelpFormatter
 from knapcache.errors import KnapcacheError, suggestion
-from knapcache.features.content_log import cli as log
-from knapcache.features.explain import cli as why
-from knapcache.features.prefix import cli as prefix
-from knapcache.features.semantic import cli as semantic
-from knapcache.features.webhooks import cli as webhook
+from knapcache.proxy.feature_list import feature_specs
 
 DESCRIPTION = "An LLM response cache that learns what is worth keeping."
 REMOVED = {"migrate": "; `knapcache export FROM | knapcache import - TO` copies a cache"}
@@ -76,27 +73,28 @@ class CommandLineParser(argparse.ArgumentParser):
 
 
 def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
-    """Return the parser for this command line. Commands with slow imports get their options only if they are named."""
+    """Return the parser for this command line. Commands with slow imports, and those of features, get their
+    options only if they are named.
+    """
     parser = CommandLineParser(prog="knapcache", description=DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"knapcache {version('knapcache')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     serve.add(commands, with_options="serve" in argv)
     demo.add(commands, with_options="demo" in argv)
     inspect.add(commands)
-    why.add(commands)
     purge.add(commands)
     rekey.add(commands)
     export.add(commands)
     import_entries.add(commands)
     route.add(commands)
-    log.add(commands)
     warm.add(commands)
-    webhook.add(commands)
     policies.add(commands)
     replay.add(commands, with_options="replay" in argv)
     plan.add(commands, with_options="plan" in argv)
-    prefix.add(commands, with_options="prefix" in argv)
-    semantic.add(commands, with_options="semantic" in argv)
+    for command in (command for spec in feature_specs() for command in spec.commands):
+        added = commands.add_parser(command.name, help=command.help)
+        if command.name in argv:
+            import_module(command.module).add_options(added)
     experiment.add(commands, with_options="experiment" in argv)
     return parser
 

@@ -1,4 +1,4 @@
-"""Text and tables on stdout that fit the terminal."""
+"""Text and tables on stdout that fit the terminal, and progress on stderr."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 MAX_UNWRAPPED = 24
 """Columns whose longest cell exceeds this many characters hold prose and may wrap."""
@@ -122,3 +126,14 @@ def _format_cell(value: Any) -> str:
             return str(value)
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else printable(str(value), keep="\n")
+
+
+@contextmanager
+def progress_bar() -> Iterator[Progress]:
+    """Yield a progress bar that is shown on a terminal only."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        yield bar

@@ -8,8 +8,8 @@ from typing import Any
 
 from knapcache.cli import options
 from knapcache.cli.output import print_table, print_text
+from knapcache.cli.request_file import ENDPOINTS, read_body
 from knapcache.errors import InvalidInput
-from knapcache.features.explain.cli import ENDPOINTS, read_body
 
 HELP = "say which route of the settings applies to a request"
 DESCRIPTION = """Read a request and the settings of the proxy, and say which [[route]] applies and why. The first route

@@ -43,6 +43,16 @@ class Flag(NamedTuple):
     help: str
 
 
+class Command(NamedTuple):
+    """A command of `knapcache`."""
+
+    name: str
+    help: str
+    """Its line in `knapcache --help`, which imports no command of a feature."""
+    module: str
+    """A module with `add_options(parser)`, which also sets the description and the default `execute`."""
+
+
 class FeatureSpec(NamedTuple):
     """What is known of a feature before it is imported."""
 
@@ -70,8 +80,11 @@ class FeatureSpec(NamedTuple):
     """Of its settings, those that SIGHUP applies. Those of tenants are always applied."""
     flags: tuple[Flag, ...] = ()
     """Of its settings, those with a flag."""
-    commands: tuple[str, ...] = ()
-    """Modules with commands of `knapcache`."""
+    commands: tuple[Command, ...] = ()
+    """Its commands of `knapcache`."""
+    compare: str = ""
+    """For `knapcache why`, a function of canonical requests and of a stored one from which they differ: "module:name".
+    It returns whether the feature may give the stored answer to one of them, in words."""
 
     def load(self) -> Any:
         """Import the feature, and return its class."""

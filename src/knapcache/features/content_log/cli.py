@@ -6,24 +6,22 @@ import argparse
 import contextlib
 import datetime
 import json
-import os
 import sys
-import tempfile
 import textwrap
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from knapcache.cli import options
-from knapcache.cli.output import output_width, print_text, printable, printable_json
+from knapcache.cli.line_file import write_lines
+from knapcache.cli.output import output_width, print_text, printable, printable_json, progress_bar
 from knapcache.errors import InvalidInput, MissingExtra, install_command
 from knapcache.units import ALLOWED_AGES, counted, parse_age
 
 if TYPE_CHECKING:
     from knapcache.features.content_log.file import ContentFile, LogFilter
 
-HELP = "search, export or purge the content log of a proxy"
 DESCRIPTION = """The content log has requests and answers with their text, if the setting content_log is on. These
 commands use its file in the data directory, also while the proxy runs."""
 SEARCH = """Print the newest lines that meet every condition. TEXT are words that must all occur in the system prompt,
@@ -42,8 +40,8 @@ EXAMPLES = r"""examples:
 """
 
 
-def add(commands: Any) -> None:
-    parser = commands.add_parser("log", help=HELP, description=DESCRIPTION, epilog=EXAMPLES)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.description, parser.epilog = DESCRIPTION, EXAMPLES
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
     search = actions.add_parser("search", help="print lines", description=SEARCH)
     search.add_argument("text", metavar="TEXT", nargs="*", help="words that must all occur")
@@ -192,50 +190,18 @@ def execute_export(args: argparse.Namespace) -> None:
         else:
             form = parquet_rows if args.format == "parquet" else jsonl_lines
             content = form(replayable(lines, left_out, every=args.all))
-        written = write_lines(content, args.output, parquet=args.format == "parquet")
+        written = write_lines(content, args.output, to_parquet if args.format == "parquet" else None)
     more = "".join(f"; {count:,} left out: {reason}" for reason, count in left_out.items())
     print(f"{counted(written, 'line')} written{more}", file=sys.stderr)
 
 
 def with_progress(file: ContentFile, wanted: LogFilter) -> Iterator[dict[str, Any]]:
     """Yield the lines of a log, with a progress bar."""
-    from knapcache.features.prefix.cli import progress_bar
-
     with progress_bar() as bar:
         task = bar.add_task(f"reading {file.path.name}", total=file.count(wanted))
         for line in file.lines(wanted):
             yield line
             bar.advance(task)
-
-
-def write_lines(content: Iterable[bytes], target: Path | None, *, parquet: bool = False) -> int:
-    """Write lines to a file, which gets its name when it is complete, or to standard output. Return how many."""
-    if target is None:
-        if sys.stdout.isatty():
-            content = (printable_json(line.decode()).encode() for line in content)
-        return copy(content, sys.stdout.buffer)
-    try:
-        with tempfile.TemporaryDirectory(dir=target.resolve().parent) as folder:
-            part = Path(folder, "lines.jsonl")
-            with part.open("wb") as file:
-                written = copy(content, file)
-            if parquet:
-                part = to_parquet(part, Path(folder, "lines.parquet"))
-            part.chmod(0o600)  # as the log itself
-            os.replace(part, target)
-    except OSError as error:
-        raise InvalidInput(f"cannot write to {target}: {error.strerror}") from None
-    return written
-
-
-def copy(content: Iterable[bytes], file: IO[bytes]) -> int:
-    """Write lines to an open file. Return how many."""
-    written = 0
-    for line in content:
-        file.write(line)
-        written += 1
-    file.flush()
-    return written
 
 
 def polars() -> Any:
@@ -247,7 +213,7 @@ def polars() -> Any:
     return polars
 
 
-def to_parquet(lines: Path, target: Path) -> Path:
+def to_parquet(lines: Path, target: Path) -> None:
     """Convert JSON lines to a Parquet file, in bounded memory."""
     from knapcache.features.content_log.export import COLUMNS
 
@@ -257,7 +223,6 @@ def to_parquet(lines: Path, target: Path) -> Path:
         found.scan_ndjson(lines, schema=schema).sink_parquet(target)
     else:
         found.DataFrame(schema=schema).write_parquet(target)
-    return target
 
 
 def execute_purge(args: argparse.Namespace) -> None:

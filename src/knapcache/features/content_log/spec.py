@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from knapcache.proxy.feature_list import FeatureSpec
+from knapcache.proxy.feature_list import Command, FeatureSpec
 
 SPEC = FeatureSpec(
     name="content_log",
@@ -12,5 +12,11 @@ SPEC = FeatureSpec(
     turn_on="content_log = true\nshow_content = true",
     about="A log of requests and answers with their text, after redaction, searched by words.",
     settings="knapcache.features.content_log.settings:ContentLogSettings",
-    commands=("knapcache.features.content_log.cli",),
+    commands=(
+        Command(
+            "log",
+            "search, export or purge the content log of a proxy",
+            "knapcache.features.content_log.cli",
+        ),
+    ),
 )

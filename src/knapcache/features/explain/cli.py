@@ -4,32 +4,25 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 from knapcache.cli import cache_file, options
 from knapcache.cli.output import print_table, print_text
-from knapcache.errors import InvalidInput, reason_text
+from knapcache.cli.request_file import ENDPOINTS, read_body
+from knapcache.errors import InvalidInput
+from knapcache.proxy.feature_list import FeatureSpec, feature_specs, imported
 from knapcache.units import counted, format_age
 
-HELP = "say why a request is not in a cache"
 DESCRIPTION = """Compare a request with the entries of a cache. If it is stored, say where; otherwise show the most
-similar entry and the fields in which it differs, and whether the semantic tier may serve its answer. Only bodies are
-compared: a hit also needs the same tenant or API key, upstream and headers. The cache is only read; another process may
-own it. For requests that a running proxy has served, its dashboard also knows what was evicted, expired or purged, and
-which entry has answered by similarity."""
-ENDPOINTS = {
-    "messages": ("chat/completions", "messages"),
-    "input": ("responses", "embeddings"),
-    "prompt": ("completions",),
-}
-"""Endpoints that a request may be for, by a field that it has."""
+similar entry and the fields in which it differs, and whether a feature such as the semantic tier may serve its answer.
+Only bodies are compared: a hit also needs the same tenant or API key, upstream and headers. The cache is only read;
+another process may own it. For requests that a running proxy has served, its dashboard also knows what was evicted,
+expired or purged, and which entry has answered by similarity."""
 
 
-def add(commands: Any) -> None:
-    parser = commands.add_parser("why", help=HELP, description=DESCRIPTION)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = DESCRIPTION
     option = parser.add_argument
     option("request", metavar="REQUEST", help="JSON file with the body of a request; -: standard input")
     cache_file.add_options(parser)
@@ -47,17 +40,18 @@ def execute(args: argparse.Namespace) -> None:
     with closing(open_to_read(cache.place, cache.secret, cache.keys)) as store:
         found = nearest_entry(store, requests)
         entry = None if found["row"] is None else store.get(bytes.fromhex(found["row"]["key"]))
-    found["semantic"] = "" if found["stored"] or entry is None else semantic_text(requests, entry.request)
+    texts = {} if found["stored"] or entry is None else feature_texts(requests, entry.request)
+    found |= {spec.name: texts.get(spec, "") for spec in feature_specs() if spec.compare}
     if found["row"] is not None:
         found["row"] |= {"tenant": cache.names.name_of(found["row"]["tenant"])}
     if args.json:
         print(json.dumps(found, indent=2))
     else:
-        show(found)
+        show(found, texts)
 
 
-def show(found: dict[str, Any]) -> None:
-    """Print the result."""
+def show(found: dict[str, Any], texts: dict[FeatureSpec, str]) -> None:
+    """Print the result. texts: what features say about the nearest entry."""
     row, entries = found["row"], found["entries"]
     if row is None:
         many = counted(entries, "entry", "entries")
@@ -79,44 +73,12 @@ def show(found: dict[str, Any]) -> None:
         for each in found["differences"]
     ]
     print_table(shown)
-    print_text(f"Semantic tier: {found['semantic']}")
+    print_text(*(f"{spec.title}: {text}" for spec, text in texts.items()))
 
 
-def semantic_text(requests: list[bytes], stored: bytes) -> str:
-    """Return whether the semantic tier may serve the answer of a stored request to one of the others, in words."""
-    from knapcache.features.semantic.question import read_question, stored_question
-    from knapcache.features.semantic.reasons import EXCLUSIONS, VETOES
-    from knapcache.features.semantic.vetoes import veto
-    from knapcache.features.semantic.words import read_words
-    from knapcache.keys.outline import read_canonical
-    from knapcache.model import Endpoint
-
-    there = read_canonical(stored)
-    here = next((one for one in map(read_canonical, requests) if one and there and one.kind == there.kind), None)
-    if here is None:
-        return "the two requests are for different endpoints."
-    asked = read_question(Endpoint(here.kind), here.body)
-    if isinstance(asked, str):
-        return f"this request is never matched: {EXCLUSIONS.get(asked, asked)}."
-    matched = stored_question(stored)
-    if matched is None or matched[1].frame != asked.frame:
-        return "the two requests differ in more than the question, so none gets the answer of the other."
-    if reason := veto(read_words(asked.text), read_words(matched[1].text)):
-        return f"none of the questions gets the answer of the other, because {VETOES[reason]}."
-    return "if it is on and certified, the stored answer may be served: only the wording of the question differs."
-
-
-def read_body(source: str) -> dict[str, Any]:
-    """Return the body of a request: a JSON object, or the `body` of a line of a batch file."""
-    try:
-        text = sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8")
-        found = json.loads(text)
-    except (OSError, ValueError) as error:
-        raise InvalidInput(f"cannot read the request from {source}: {reason_text(error)}") from None
-    body = found.get("body", found) if isinstance(found, dict) else found
-    if not isinstance(body, dict):
-        raise InvalidInput(f'a request must be a JSON object, such as {{"model": …}}; {source} has none')
-    return body
+def feature_texts(requests: list[bytes], stored: bytes) -> dict[FeatureSpec, str]:
+    """Return whether features may give the answer of a stored request to one of the others, in words."""
+    return {spec: imported(spec.compare)(requests, stored) for spec in feature_specs() if spec.compare}
 
 
 def canonical_requests(body: dict[str, Any], endpoint: str | None) -> list[bytes]:

@@ -5,18 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import textwrap
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from knapcache.cli import options, trace_options
-from knapcache.cli.output import print_table, print_text
+from knapcache.cli.output import print_table, print_text, progress_bar
 
-if TYPE_CHECKING:
-    from rich.progress import Progress
-
-HELP = "compare rules that mark prefixes for a provider's prompt cache"
 DESCRIPTION = """Replay a trace of prefixes with rules that place marks for a provider's prompt cache, and report what
 the input would have cost by each rule. The prices and rules of the cache are those of a tariff.
 
@@ -39,18 +32,14 @@ EXAMPLES = r"""examples:
 DEFAULT_TARIFF = "anthropic"
 
 
-def add(commands: Any, *, with_options: bool) -> None:
-    """Add the command. Its options import the trace readers, so they are added only on use."""
-    if not with_options:
-        commands.add_parser("prefix", help=HELP)
-        return
+def add_options(parser: argparse.ArgumentParser) -> None:
     from knapcache.features.prefix.lab.read import FORMATS
     from knapcache.features.prefix.lab.replay import default_rules
     from knapcache.features.prefix.tariff import TARIFFS
 
     formats = "\n".join(textwrap.fill(f"  {n:9} {text}", 78, subsequent_indent=12 * " ") for n, text in FORMATS.items())
-    epilog = f"{EXAMPLES}trace formats (detected from the content):\n{formats}"
-    parser = commands.add_parser("prefix", help=HELP, description=DESCRIPTION, epilog=epilog)
+    parser.description = DESCRIPTION
+    parser.epilog = f"{EXAMPLES}trace formats (detected from the content):\n{formats}"
     option = parser.add_argument
     option(
         "trace",
@@ -125,15 +114,3 @@ def execute(args: argparse.Namespace) -> None:
     print_table(rows)
     for path in paths:
         print(path)
-
-
-@contextmanager
-def progress_bar() -> Iterator[Progress]:
-    """Yield a progress bar that is shown on a terminal only."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        yield bar

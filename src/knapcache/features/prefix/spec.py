@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from knapcache.proxy.feature_list import FeatureSpec, Flag
+from knapcache.proxy.feature_list import Command, FeatureSpec, Flag
 
 
 def is_on(settings: Any) -> bool:
@@ -25,5 +25,11 @@ SPEC = FeatureSpec(
     flags=(
         Flag("prefix", "MODE", "marks for the provider's prompt cache: off, observe, on or manage (default: observe)"),
     ),
-    commands=("knapcache.features.prefix.cli",),
+    commands=(
+        Command(
+            "prefix",
+            "compare rules that mark prefixes for a provider's prompt cache",
+            "knapcache.features.prefix.cli",
+        ),
+    ),
 )

@@ -7,13 +7,10 @@ import json
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 from knapcache.cli import options
-from knapcache.cli.output import print_table, print_text
-from knapcache.features.prefix.cli import progress_bar
+from knapcache.cli.output import print_table, print_text, progress_bar
 
-HELP = "show what the semantic tier would serve from a question log, and how much of it is wrong"
 DESCRIPTION = """Replay a log of questions with the semantic tier, and report what it would serve by similarity, the
 error that it certifies, and the error that it has.
 
@@ -34,14 +31,10 @@ EXAMPLES = r"""examples:
 EXAMPLES_OF_WRONG = 10
 
 
-def add(commands: Any, *, with_options: bool) -> None:
-    """Add the command. Its options import the learner, so they are added only on use."""
-    if not with_options:
-        commands.add_parser("semantic", help=HELP)
-        return
+def add_options(parser: argparse.ArgumentParser) -> None:
     from knapcache.features.semantic.learner import AUDIT_RATE
 
-    parser = commands.add_parser("semantic", help=HELP, description=DESCRIPTION, epilog=EXAMPLES)
+    parser.description, parser.epilog = DESCRIPTION, EXAMPLES
     option = parser.add_argument
     option(
         "log",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from knapcache.proxy.feature_list import FeatureSpec, Flag
+from knapcache.proxy.feature_list import Command, FeatureSpec, Flag
 
 
 def is_on(settings: Any) -> bool:
@@ -18,11 +18,18 @@ SPEC = FeatureSpec(
     title="Similar questions",
     feature="knapcache.features.semantic.feature:SemanticFeature",
     is_on=is_on,
+    compare="knapcache.features.semantic.comparison:may_serve_text",
     turn_on='semantic = "shadow"',
     about="Stored answers to questions in other words, up to a certified error rate. The shadow serves none.",
     settings="knapcache.features.semantic.settings:SemanticSettings",
     tenant_settings="knapcache.features.semantic.settings:SemanticTenantSettings",
     route_settings="knapcache.features.semantic.settings:SemanticRouteSettings",
     flags=(Flag("semantic", "MODE", "answers to questions in another wording: off, shadow or on (default: off)"),),
-    commands=("knapcache.features.semantic.cli",),
+    commands=(
+        Command(
+            "semantic",
+            "show what the semantic tier would serve from a question log, and how much of it is wrong",
+            "knapcache.features.semantic.cli",
+        ),
+    ),
 )

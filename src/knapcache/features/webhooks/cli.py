@@ -17,8 +17,8 @@ DESCRIPTION = """Send the event "test" to each [[webhook]] of the settings, what
 result. A failed delivery is tried once only, and ends with exit code 2."""
 
 
-def add(commands: Any) -> None:
-    parser = commands.add_parser("webhook", help=HELP, description=HELP[0].upper() + HELP[1:] + ".")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = HELP[0].upper() + HELP[1:] + "."
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
     test = actions.add_parser("test", help=HELP, description=DESCRIPTION)
     options.add_config(test)

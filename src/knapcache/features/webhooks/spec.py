@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from knapcache.proxy.feature_list import FeatureSpec
+from knapcache.proxy.feature_list import Command, FeatureSpec
 
 SPEC = FeatureSpec(
     name="webhooks",
@@ -12,5 +12,11 @@ SPEC = FeatureSpec(
     turn_on='webhook = [{ name = "chat", url = "https://example.com/hook" }]',
     about="A request to your URL when a state changes: a limit is reached, an upstream fails or recovers.",
     settings="knapcache.features.webhooks.settings:WebhooksSettings",
-    commands=("knapcache.features.webhooks.cli",),
+    commands=(
+        Command(
+            "webhook",
+            "send a test event to the webhooks of the settings",
+            "knapcache.features.webhooks.cli",
+        ),
+    ),
 )

@@ -13,7 +13,8 @@ import pytest
 
 from knapcache import Cache, Reply
 from knapcache.cli.main import main
-from knapcache.features.semantic import reasons, vetoes
+from knapcache.features.explain import cli
+from knapcache.proxy.feature_list import FeatureSpec
 
 CHAT = {"model": "gpt-4o", "temperature": 0, "messages": [{"role": "user", "content": "Where do swordfish live?"}]}
 ANTHROPIC = {"model": "claude", "max_tokens": 9, "messages": [{"role": "user", "content": "Say hello to the world"}]}
@@ -72,27 +73,18 @@ def test_the_difference_is_named(why: Why) -> None:
     assert moved["row"] is None, "another endpoint is not similar"
 
 
-def asked(text: str, **more: Any) -> dict[str, Any]:
-    return CHAT | {"messages": [{"role": "user", "content": text}]} | more
+def test_features_say_whether_they_may_serve_the_answer(why: Why, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = FeatureSpec(name="guess", title="Guesses", feature="", is_on=bool, compare=f"{__name__}:compared")
+    monkeypatch.setattr(cli, "feature_specs", lambda: (spec,))
+    assert why(CHAT | {"temperature": 0.2}).endswith("Guesses: 2 compared with a stored one.")
+    assert why(CHAT | {"temperature": 0.2}, "--json")["guess"] == "2 compared with a stored one."
+    assert why(CHAT, "--json")["guess"] == "", "it is stored"
 
 
-@pytest.mark.parametrize(
-    ("body", "text"),
-    [
-        (asked("In which places do swordfish live?"), "may be served: only the wording of the question differs"),
-        (asked("Where do swordfish not live?"), "because one of them negates, or has an opposite word"),
-        (asked("Where do the swordfish live?", max_tokens=5), "differ in more than the question"),
-        (asked("Where do swordfish live today?"), "never matched: its text has a date that is relative to now"),
-        (asked("Where do the swordfish live?", temperature=0.5), "never matched: its temperature is above"),
-    ],
-)
-def test_the_semantic_tier_is_explained(why: Why, body: Any, text: str) -> None:
-    assert text in why(body)
-    assert text in why(body, "--json")["semantic"]
-
-
-def test_every_veto_has_words_of_its_own() -> None:
-    assert reasons.VETOES.keys() == set(vetoes.VETOES)
+def compared(requests: list[bytes], stored: bytes) -> str:
+    assert b"swordfish" in stored
+    assert stored not in requests
+    return f"{len(requests)} compared with a stored one."
 
 
 def test_a_new_request_is_called_new(why: Why) -> None:
