@@ -1,6 +1,6 @@
 """A run can be repeated, and so can its failure: Hypothesis always draws the same examples.
 
-`make test-long` draws others (`--hypothesis-profile=exploring`), from a seed that it prints.
+`make test-long` draws others, and more (`--hypothesis-profile=exploring`), from a seed that it prints.
 
 Kernels are compiled before use, as in the simulator: a cache decides in the same time from its first request on.
 """
@@ -22,7 +22,7 @@ from tests.support.proxy_process import ProxyProcess
 from tests.support.run_report import pytest_sessionfinish, pytest_terminal_summary  # noqa: F401 - hooks
 
 settings.register_profile("exploring", deadline=None)
-settings.register_profile("repeatable", deadline=None, derandomize=True)
+settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("repeatable")
 
 os.environ.setdefault("KNAPCACHE_COMPILE", "1")

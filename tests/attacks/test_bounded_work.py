@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from knapcache.keys import scan
 from knapcache.keys.scan import MEMORY_FLOOR
 from tests.support.proxy_process import ADMIN_TOKEN, ProxyProcess
 from tests.support.raw_client import CHAT, HealthProbe, RawClient, WireResponse, chat_body, get, message
@@ -205,7 +206,10 @@ def test_many_long_names_leave_no_memory(process: ProxyProcess) -> None:
     assert sizes[3] - sizes[1] < 20 * MB, sizes  # 80 MB were sent in between
 
 
-def test_the_model_of_an_unread_body_selects_the_upstream(tmp_path: Path, upstream: RecordingUpstream) -> None:
+def test_the_model_of_an_unread_body_selects_the_upstream(
+    tmp_path: Path, upstream: RecordingUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan, "MAX_TOKENS", 5000)
     upstreams = [{"name": name, "url": f"{upstream.url}/{name}", "models": [f"{name}*"]} for name in "ab"]
     with RunningProxy(tmp_path, "", upstreams=upstreams) as proxy, RawClient(proxy.url) as client:
         for model in ("b-1", "a-1"):
@@ -213,7 +217,7 @@ def test_the_model_of_an_unread_body_selects_the_upstream(tmp_path: Path, upstre
             (response,) = client.send(post(content + b'"}],"model":"%b"}' % model.encode())).responses(1)
             assert response.outcome == "bypass"
             assert upstream.targets[-1] == f"POST /{model[0]}/chat/completions"
-        strings = b'{"x":[' + b",".join([b'"a"'] * 600_000) + b'],"model":"b-1"}'
+        strings = b'{"x":[' + b",".join([b'"a"'] * 6000) + b'],"y":"' + b"x" * (9 * MB) + b'","model":"b-1"}'
         (response,) = client.send(post(strings)).responses(1)
         assert response.status == 413
         assert "too large to find its model" in response.json()["error"]["message"]

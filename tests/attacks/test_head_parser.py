@@ -15,6 +15,7 @@ import h11
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.raw_client import RawClient, get
 from tests.support.recording_upstream import RecordingUpstream
 from tests.support.running_proxy import RunningProxy
@@ -140,7 +141,7 @@ def is_subsequence(part: list[tuple[str, bytes]], whole: list[tuple[str, bytes]]
 
 @given(connections(), st.integers(1, 400))
 @example(b"POST  /v1/other  HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1\r\n\r\nb", 1000)
-@settings(max_examples=250, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100, 250), suppress_health_check=[HealthCheck.too_slow])
 def test_the_upstream_gets_no_request_that_another_parser_does_not_see(
     proxy: RunningProxy, upstream: RecordingUpstream, sent: bytes, piece: int
 ) -> None:

@@ -10,7 +10,7 @@ from tests.support.cache_kills import expected_after, kill_repeatedly
 
 
 def test_killed_under_load(ram_path: Path) -> None:
-    counts = kill_repeatedly(ram_path, 12)
+    counts = kill_repeatedly(ram_path, 6)
     assert counts["written"] > 0
     assert counts["answers"] > 0
 

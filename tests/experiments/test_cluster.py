@@ -24,6 +24,7 @@ from knapcache.policy.base import Policy
 from knapcache_experiments.catalogue import EXPERIMENTS
 from knapcache_experiments.cluster import ClusterSettings, label
 from knapcache_experiments.cluster_designs import ClusterCell, miss_cost, replay_late, replay_parts
+from tests.support.examples import examples
 
 ROOT = Path(__file__).resolve().parents[2]
 POLICIES = ("lru", "adaptive")  # the loop is compiled for every policy
@@ -74,7 +75,7 @@ def slow_late(
     return hits, peak
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(60, 150), deadline=None)
 @given(
     trace=small_traces(),
     name=st.sampled_from(POLICIES),

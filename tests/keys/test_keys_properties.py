@@ -20,6 +20,7 @@ from knapcache.keys.parse import MAX_DEPTH, normalized_copy, parse_body, parse_t
 from knapcache.keys.rules import EXCLUDED
 from knapcache.model import Endpoint
 from tests.support import keys_reference as reference
+from tests.support.examples import examples
 from tests.support.keys_reference import SIMILAR, bodies, meaning, rebuilt, texts, values, write_json
 
 SECRET = b"a secret of the server"
@@ -136,7 +137,7 @@ def test_duplicate_names_are_always_found(data: st.DataObject, body: dict[str, A
         key((level % f"{extra[:-1]},{whole[1:]}").encode())
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(80, 200))
 @given(bodies, st.data())
 def test_damaged_text_is_parsed_like_the_reference_or_rejected(body: dict[str, Any], data: st.DataObject) -> None:
     neat = json.dumps(without_decimals(body), ensure_ascii=False)

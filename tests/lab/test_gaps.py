@@ -17,6 +17,7 @@ from knapcache.lab.gaps import cached_gaps, gaps, optimal_cache
 from knapcache.lab.theory import problem_dependent_bound
 from knapcache.lab.valid_sets import BanditInstance
 from tests.support.bandit_instances import HAND, as_sets, instances, naive_valid
+from tests.support.examples import examples
 
 
 def test_gaps_by_hand() -> None:
@@ -64,7 +65,7 @@ def test_gaps_equal_the_naive_ones(
 
 
 @given(instances())
-@settings(max_examples=300)
+@settings(max_examples=examples(100, 300))
 def test_cached_gaps_need_no_enumeration(drawn: tuple[BanditInstance, list[Fraction]]) -> None:
     instance, _ = drawn
     found = gaps(instance)

@@ -15,6 +15,7 @@ from knapcache.lab.synthetic import Workload
 from knapcache.lab.trace import Trace
 from knapcache.policy.offline.comparator import Offline
 from knapcache.policy.offline.static_optimal import Static
+from tests.support.examples import examples
 
 IDS = 7
 
@@ -41,7 +42,7 @@ def cost_with(held: tuple[int, ...], trace: Trace) -> float:
 
 
 @given(tiny_traces())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(60, 150), deadline=None)
 def test_static_pays_what_the_best_of_all_subsets_pays(drawn: tuple[Trace, list[int], int]) -> None:
     trace, sizes, capacity = drawn
     policy = Static.for_trace(capacity, trace)

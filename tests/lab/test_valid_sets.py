@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from knapcache.errors import InvalidInput
 from knapcache.lab.valid_sets import MAX_ENUMERATED, BanditInstance, lengths, lengths_by_enumeration, valid_sets
 from tests.support.bandit_instances import HAND_SIZES, as_sets, naive_valid, sizes_and_capacity
+from tests.support.examples import examples
 
 
 def test_valid_sets_by_hand() -> None:
@@ -26,7 +27,7 @@ def test_valid_sets_equal_the_naive_ones(drawn: tuple[list[int], int]) -> None:
 
 
 @given(sizes_and_capacity)
-@settings(max_examples=300)
+@settings(max_examples=examples(100, 300))
 def test_lengths_need_no_enumeration(drawn: tuple[list[int], int]) -> None:
     sizes, capacity = drawn
     held = [len(a) for a in naive_valid(sizes, capacity)]

@@ -21,6 +21,7 @@ from knapcache.policy import registry
 from knapcache.policy.base import Policy
 from knapcache.testing import check_policy
 from knapcache.testing.policies import IDS, ModelCache, state_bytes
+from tests.support.examples import examples
 
 # `offline` replaces answers for free, which breaks the contract.
 NAMES = sorted(set(registry.SPECS) - {"offline"})
@@ -150,7 +151,7 @@ class AnyEvents(RuleBasedStateMachine):
 
 
 TestAnyEvents = AnyEvents.TestCase
-TestAnyEvents.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestAnyEvents.settings = settings(max_examples=examples(60, 150), stateful_step_count=60, deadline=None)
 
 
 def broken_kernel(head: Any, rows: Any, i: int, size: int, cost: float) -> None:  # noqa: ARG001

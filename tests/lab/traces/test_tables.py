@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from knapcache.errors import InvalidInput, MissingExtra, install_command
 from knapcache.lab.trace import Trace
 from knapcache.lab.traces import BrokenLine, ColumnRules, csv_fast, csv_file, read_trace
+from tests.support.examples import examples
 
 Row = tuple[float, Any, int, float]
 HEADER = ("time", "key", "size", "cost")
@@ -111,7 +112,7 @@ MESSY = st.lists(
 
 
 @given(lines=MESSY, small=st.integers(1, 60))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(150, 400), deadline=None)
 def test_polars_and_the_csv_module_agree(
     lines: list[str], small: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
