@@ -78,7 +78,7 @@ class Feature:
     note: type[Any] | None = None
     """The class of what it passes to `EventBuffer.append_note`, a NamedTuple; None: nothing."""
     totals: type[FeatureTotals] | None = None
-    """The class of its sums in the history; None: it has none."""
+    """The class of its sums in the history; None: it has none. One that `starts_on_reload` has none until a restart."""
     sees_hits = False
     """Whether it needs the text of every request. Then hits have no fast path."""
     starts_on_reload = False

@@ -19,7 +19,7 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
 import uvicorn
@@ -58,6 +58,7 @@ CLIENT, SCHEME = "x-knapcache-client", "x-knapcache-scheme"
 message with them is a client's request, whatever its path; a worker's own message has none."""
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+T = TypeVar("T")
 
 
 class OwnerServer:
@@ -139,21 +140,21 @@ class OwnerClient:
     def consume(self, events: Sequence[Event]) -> None:
         """Queue a batch for the owner. When the queue is full, new events are dropped and counted."""
         waiting = len(self._unsent)
-        free = MAX_BUFFERED - waiting
-        self._unsent.extend(shortened(event, waiting + k) for k, event in enumerate(events[:free]))
-        self._dropped += max(0, len(events) - free)
+        short = [shortened(event, waiting + k) for k, event in enumerate(events)]
+        self._queue(self._unsent, short, MAX_BUFFERED)
 
     def consume_notes(self, notes: Sequence[Note]) -> None:
         """Queue notes for the owner, as `consume` does with events."""
-        free = MAX_NOTES - len(self.unsent_notes)
-        self.unsent_notes.extend(notes[:free])
-        self._dropped += max(0, len(notes) - free)
+        self._queue(self.unsent_notes, notes, MAX_NOTES)
 
     def consume_payments(self, payments: Sequence[PaymentEvent]) -> None:
         """Queue payments for the owner, as `consume` does with events."""
-        free = MAX_NOTES - len(self.unsent_payments)
-        self.unsent_payments.extend(payments[:free])
-        self._dropped += max(0, len(payments) - free)
+        self._queue(self.unsent_payments, payments, MAX_NOTES)
+
+    def _queue(self, unsent: list[T], more: Sequence[T], limit: int) -> None:
+        free = limit - len(unsent)
+        unsent.extend(more[:free])
+        self._dropped += max(0, len(more) - free)
 
     async def _send_periodically(self) -> None:
         while True:
