@@ -14,8 +14,10 @@ from playwright.sync_api import Browser, Page, expect
 from knapcache.features.semantic.match_features import FEATURES
 from knapcache.proxy.admin.panels import FeaturePanel, feature_panels
 from knapcache.proxy.settings import Settings
+from tests.features.prefix.prefix_events import prefix_event
+from tests.features.semantic.semantic_events import semantic_event
 from tests.support.browser import Tab, open_view, poll_now, visit, wait_for_data
-from tests.support.events import event, prefix_event, semantic_event
+from tests.support.events import event
 from tests.support.fake_admin import FakeAdmin
 from tests.support.semantic_control import LearnerControl
 
