@@ -30,6 +30,7 @@ from knapcache.features.semantic.totals import SemanticTotals
 from knapcache.proxy.admin.pages import Pages
 from knapcache.proxy.admin.panels import feature_panels, panel_row
 from knapcache.proxy.http.asgi_request import RequestRejected
+from knapcache.proxy.settings import Settings
 from tests.support.semantic_control import LearnerControl
 from tests.support.timing import wait_until
 
@@ -320,9 +321,7 @@ class FakeAdmin:
 
     def semantic_admin(self) -> SemanticAdmin:
         """Return what serves GET /semantic and POST /semantic/feedback, with the numbers of this API."""
-        settings = SimpleNamespace(
-            semantic="on", semantic_error=0.01, semantic_questions=100_000, semantic_judge="gpt-4o-mini"
-        )
+        settings = Settings(semantic="on", semantic_judge="gpt-4o-mini")
         history = SimpleNamespace(totals=("semantic",), sums=lambda _: (self.semantic, self.semantic))
         return SemanticAdmin(
             SimpleNamespace(  # type: ignore[arg-type]
