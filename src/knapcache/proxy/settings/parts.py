@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 if TYPE_CHECKING:
     from knapcache.proxy.settings.endpoints import TenantSettings as TenantPart
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from knapcache.proxy.settings.model import Settings as SettingsPart
     from knapcache.proxy.settings.routes import RouteSettings as RoutePart
 else:
-    RoutePart = SettingsPart = TenantPart = UpstreamPart = BaseModel
+
+    class _Part(BaseModel):
+        model_config = ConfigDict(defer_build=True)  # only the schema of `Settings` is used
+
+    RoutePart = SettingsPart = TenantPart = UpstreamPart = _Part
 
 __all__ = ["RoutePart", "SettingsPart", "TenantPart", "UpstreamPart"]
