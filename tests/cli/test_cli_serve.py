@@ -58,13 +58,13 @@ def test_flags_are_settings(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     pem.touch()
     given = {"host": "::1", "port": "0", "path": str(tmp_path), "store": "unix:///s", "capacity": "1GB",
              "policy": "lru", "cost": "seconds", "ttl": "12h", "tls_cert": str(pem), "tls_key": str(pem),
-             "workers": "2", "prefix": "on", "semantic": "shadow"}  # fmt: skip
-    assert list(given) == list(serve.flags())
+             "workers": "2"}  # fmt: skip
+    assert list(given) == list(serve.FLAGS)
     rows = shown_settings(capsys, *(word for name, value in given.items() for word in (_flag(name), value)))
     assert {name: rows[name]["value"] for name in given} == {
         "host": "::1", "port": 0, "path": str(tmp_path), "store": "(not shown)", "capacity": 10**9, "policy": "lru",
         "cost": "seconds", "ttl": 43200.0, "tls_cert": str(pem), "tls_key": str(pem),
-        "workers": 2, "prefix": "on", "semantic": "shadow",
+        "workers": 2,
     }  # fmt: skip
     assert {rows[name]["source"] for name in given} == {"flag"}
     assert {row["source"] for name, row in rows.items() if name not in given} == {"default"}
@@ -107,11 +107,6 @@ def test_show_settings_prints_a_table_without_secrets(capsys: pytest.CaptureFixt
             "upstreams[0].url: must be a URL that starts with http:// or https:// (from the comm",
         ),
         (["--set", "colour=red"], "unknown setting colour: `knapcache serve --show-settings` lists them"),
-        (["--set", 'limits={"rpmm":3}'], "unknown setting limits.rpmm: it must be one of usd_per_day, usd_per_month,"),
-        (
-            ["--set", "limits.rpmm=3"],
-            'unknown setting limits.rpmm: a table is given as JSON, limits={"usd_per_day": …}',
-        ),
         (["--set", "port"], "--set takes name=value, not 'port'"),
         (["--port", "1", "--set", "port=2"], "port is given twice: by its flag and by --set"),
         (["--config", "/no/such/file"], "cannot read settings from /no/such/file: No such file or directory"),

@@ -10,7 +10,6 @@ import pytest
 from pydantic import ValidationError
 
 from knapcache import InvalidInput
-from knapcache.features.prefix.settings import PrefixSettings
 from knapcache.proxy.settings import Settings
 
 DIGEST = "sha256:" + "ab" * 32
@@ -348,11 +347,3 @@ def test_trusted_proxies_are_addresses_or_networks() -> None:
     assert settings.trusted_proxies == ("10.0.0.7/32", "172.16.0.0/12", "fd00::/8")
     for wrong in ("*", "proxy.example", "10.0.0.1/8", "10.0.0.0/33"):
         assert "must be IP addresses or networks" in settings_error(trusted_proxies=wrong)
-
-
-def test_a_prompt_cache_of_an_older_version_is_off() -> None:
-    url = "https://bedrock-runtime.us-east-1.amazonaws.com"
-    settings = Settings(upstreams=[{"url": url, "prompt_cache": "bedrock"}])
-    assert isinstance(settings, PrefixSettings)
-    (upstream,) = settings.upstreams
-    assert upstream.prompt_cache == "off"
