@@ -109,11 +109,13 @@ def run_area(area: str, number: int, seed: int) -> list[Mutant]:
                 outcome, output = run_tests(command, limit)
             seconds = time.monotonic() - began
             mutant["state"] = outcome.value if outcome.value == "survived" else STATES[output == "timeout"]
-            print("{state} in {0:.0f} s: {file}:{line} {operator}: {old} → {new}".format(seconds, **mutant), flush=True)
-            if mutant["operator"] == "NoOp":
+            if mutant["operator"] != "NoOp":
+                print("{state}, {0:.0f} s: {file}:{line} {old} → {new}".format(seconds, **mutant), flush=True)
+            elif mutant["state"] == "survived":
+                print(f"{area}: tests take {seconds:.0f} s", flush=True)
                 limit = 30 + 3 * seconds
-                if mutant["state"] != "survived":
-                    raise RuntimeError(f"the tests of {area} fail without a mutant:\n{output[-3000:]}")
+            else:
+                raise RuntimeError(f"the tests of {area} fail without a mutant:\n{output[-3000:]}")
         os.chdir(ROOT)
     return mutants
 

@@ -23,6 +23,7 @@ def values(text: str) -> list[float]:
         ("10k apples and 2 million pears", [10_000, 2_000_000]),
         ("three hundred twenty thousand", [320_000]),
         ("two three", [2, 3]),
+        ("ten, twenty, thirty, forty, fifty, sixty, seventy, eighty, ninety", [*range(10, 100, 10)]),
         ("the 3rd and the third", [3, 3]),
         ("at 6:30 on 2/20", [6, 30, 2, 20]),
         ("a month, one month, 1 month", []),
