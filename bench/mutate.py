@@ -91,7 +91,8 @@ def run_area(area: str, number: int, seed: int) -> list[Mutant]:
     from cosmic_ray.mutating import use_mutation
     from cosmic_ray.testing import run_tests
 
-    command = " ".join([sys.executable, "-m", CONFIG["tests"], *CONFIG["areas"][area]["tests"]])
+    tests = [path.relative_to(ROOT) for name in CONFIG["areas"][area]["tests"] for path in sorted(ROOT.glob(name))]
+    command = " ".join([sys.executable, "-m", CONFIG["tests"], *map(str, tests)])
     equivalent = [(known["old"], known["new"]) for known in CONFIG["equivalent"]]
     mutants, limit = list(islice(mutants_of(area, seed), number)), 3600.0
     with tempfile.TemporaryDirectory() as folder:
@@ -121,7 +122,6 @@ def run_area(area: str, number: int, seed: int) -> list[Mutant]:
 
 
 def main() -> int:
-    """Run it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sample", type=int, default=300, help="number of mutants")
     parser.add_argument("--seed", type=int, default=1, help="seed of the sample")

@@ -72,6 +72,5 @@ def test_mutants_are_noticed_survive_or_time_out(tmp_path: Path) -> None:
 def test_the_configuration_names_files_and_tests_that_exist() -> None:
     config = tomllib.loads((ROOT / "bench" / "mutate.toml").read_text(encoding="utf-8"))
     for area in config["areas"].values():
-        assert all(list(ROOT.glob(pattern)) for pattern in area["files"])
-        assert all((ROOT / test).exists() for test in area["tests"])
+        assert all(list(ROOT.glob(pattern)) for pattern in area["files"] + area["tests"])
     assert all(known["reason"] for known in config["equivalent"])
