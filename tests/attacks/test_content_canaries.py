@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from knapcache.proxy.admin.openapi import ROOT, document
+from knapcache.proxy.admin.openapi import ROOT
 from knapcache.proxy.settings.secrets import digest_of
 from tests.support.canaries import ODD, Canaries
 from tests.support.proxy_process import ADMIN_TOKEN, ProxyProcess
@@ -52,7 +52,7 @@ def everything_shown(client: httpx.Client, token: str) -> dict[str, str]:
         found[path] = client.get(path, headers=headers).text
         return found[path]
 
-    for path, methods in document()["paths"].items():
+    for path, methods in client.get(f"{ROOT}/openapi.json").json()["paths"].items():
         if path.startswith(ROOT) and "get" in methods and "{" not in path:
             read(path)
     requests = json.loads(read(f"{ROOT}/requests?limit=500"))["rows"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +13,23 @@ from starlette.testclient import TestClient
 
 from knapcache import Cache, Reply
 from knapcache.cache.cache import internal_of
-from knapcache.features.prefix.totals import PrefixTotals
-from knapcache.features.semantic.control import SemanticControl
-from knapcache.features.semantic.recent_matches import RecentMatches
-from knapcache.features.semantic.totals import SemanticTotals
+from knapcache.price.meter import USD_PER_SECOND, Meter
 from knapcache.proxy.admin.app import admin_app
 from knapcache.proxy.admin.audit import AuditLog
 from knapcache.proxy.admin.context import AdminContext
-from knapcache.proxy.admin.panels import feature_panels
 from knapcache.proxy.admin.tokens import AdminTokens
-from knapcache.proxy.events.events import Event, EventBuffer, EventConsumer, Note
+from knapcache.proxy.admin_routes import Route
+from knapcache.proxy.events.events import Event, EventBuffer, EventConsumer
 from knapcache.proxy.events.history import History
 from knapcache.proxy.events.metrics import Metrics
 from knapcache.proxy.events.recent import RecentRequests
 from knapcache.proxy.events.upstream_health import UpstreamHealth
+from knapcache.proxy.feature_list import feature_specs
+from knapcache.proxy.features import Feature, Features, ProxyContext
 from knapcache.proxy.http.auth import Authenticator
 from knapcache.proxy.settings import Settings
+from knapcache.proxy.upstream.upstreams import Upstreams
+from knapcache.threads import DeadlinePool
 
 TOKEN = "the token of these tests"
 BEARER = {"authorization": f"Bearer {TOKEN}"}
@@ -34,21 +37,18 @@ BASE = "http://127.0.0.1:8080"
 CHAT = "chat/completions"
 
 
-class KnownMatches(RecentMatches):
-    """Recent matches as a consumer of the buffer."""
-
-    def consume_notes(self, notes: Sequence[Note]) -> None:
-        self.consume_verdicts([verdict for _, verdict in notes])
-
-
 class AdminHarness:
-    """An `AdminContext`, and requests that fill it. folder: the data directory, or None for memory only."""
+    """An `AdminContext`, and requests that fill it.
+
+    folder     the data directory, or None for memory only
+    features   make further features, in place of those that the settings turn on with the same name
+    """
 
     def __init__(
         self,
         folder: Path | None = None,
         request_log: Path | None = None,
-        tier: SemanticControl | None = None,
+        features: Iterable[Callable[[ProxyContext], Feature]] = (),
         **settings: Any,
     ) -> None:
         values: dict[str, Any] = {"upstreams": [{"name": "fake", "url": "http://127.0.0.1:9/v1"}], "cost": "seconds"}
@@ -66,10 +66,29 @@ class AdminHarness:
             shadows=self.settings.shadows,
         )
         self.events, internal = EventBuffer(), internal_of(self.cache)
-        totals = {"prefix": PrefixTotals, "semantic": SemanticTotals}
-        self.history, metrics = History(folder, internal.stats, totals=totals), Metrics(internal.stats)
-        matches = KnownMatches()
         recent, upstream_health = RecentRequests(), UpstreamHealth(self.settings.upstreams)
+        self.features = Features()
+        context = ProxyContext(
+            settings=self.settings,
+            folder=folder,
+            secret=b"secret" * 6,
+            encryption_keys=(),
+            cache=internal,
+            shared_store=None,
+            upstreams=Upstreams(self.settings),
+            meter=Meter(self.settings.cost, {}, USD_PER_SECOND),
+            events=self.events,
+            body_pool=DeadlinePool("bodies of tests", threads=1),
+            features=self.features,
+        )
+        given = {feature.name: feature for feature in (make(context) for make in features)}
+        self.features.active = tuple(
+            given.get(spec.name) or spec.load()(context)
+            for spec in feature_specs()
+            if spec.name in given or spec.is_on(self.settings)
+        )
+        self.history = History(folder, internal.stats, totals=self.features.totals)
+        metrics = Metrics(internal.stats, features=self.features.metrics)
         self.context = AdminContext(
             settings=self.settings,
             tokens=AdminTokens(self.settings, None, TOKEN),
@@ -79,17 +98,14 @@ class AdminHarness:
             memory_fallback=False,
             authenticator=self.authenticator,
             flush_events=self.events.flush,
-            append_note=self.events.append_note,
-            matches=matches,
-            semantic=tier,
+            features=self.features,
             history=self.history,
             metrics=metrics,
             recent=recent,
             upstream_health=upstream_health,
             request_log=request_log,
-            panels=feature_panels(lambda spec: spec.is_on(self.settings)),
         )
-        consumers: tuple[EventConsumer, ...] = (self.history, metrics, recent, matches, upstream_health)
+        consumers: tuple[EventConsumer, ...] = (self.history, metrics, recent, upstream_health)
         for consumer in consumers:
             self.events.add_consumer(consumer)
 
@@ -122,12 +138,18 @@ class AdminHarness:
         )
         return answer.key
 
+    def routes(self) -> tuple[Route, ...]:
+        """Return the routes of the admin API."""
+        return admin_app(self.context).state.admin.routes  # type: ignore[no-any-return]
+
     def client(self, *, headers: dict[str, str] | None = None, base: str = BASE) -> TestClient:
         """Return a client of the admin API; it sends the token unless other headers are given."""
         sent = BEARER if headers is None else headers
         return TestClient(admin_app(self.context), base, headers=sent, follow_redirects=False)
 
     def close(self) -> None:
-        """Close history and cache, in the proxy's order."""
+        """Close features, history and cache, in the proxy's order."""
+        with ThreadPoolExecutor(1) as pool:  # the thread of a browser test has a running event loop
+            pool.submit(asyncio.run, self.features.close()).result()
         self.history.close()
         self.cache.close()

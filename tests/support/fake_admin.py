@@ -24,7 +24,7 @@ from starlette.routing import Route
 
 from knapcache.features.prefix.models import PrefixMode, prefix_summary
 from knapcache.features.prefix.totals import PrefixTotals
-from knapcache.features.semantic.admin import SemanticAdmin
+from knapcache.features.semantic.admin import SemanticAdmin, TierReports
 from knapcache.features.semantic.recent_matches import RecentMatches
 from knapcache.features.semantic.totals import SemanticTotals
 from knapcache.proxy.admin.pages import Pages
@@ -322,19 +322,28 @@ class FakeAdmin:
     def semantic_admin(self) -> SemanticAdmin:
         """Return what serves GET /semantic and POST /semantic/feedback, with the numbers of this API."""
         settings = Settings(semantic="on", semantic_judge="gpt-4o-mini")
-        history = SimpleNamespace(totals=("semantic",), sums=lambda _: (self.semantic, self.semantic))
+        services = SimpleNamespace(
+            totals=SimpleNamespace(sums=lambda _: (self.semantic, self.semantic)),
+            read_shared=lambda: None,
+            flush_events=lambda: None,
+        )
+        assert self.tier is not None
         return SemanticAdmin(
-            SimpleNamespace(  # type: ignore[arg-type]
-                settings=settings, history=history, semantic=self.tier, matches=self.matches, refresh=lambda: None,
-                append_note=lambda _, verdict: self.matches.consume_verdicts([verdict]), flush_events=lambda: None,
-            )
-        )  # fmt: skip
+            settings,
+            services,
+            self.tier,
+            TierReports(self.tier),
+            self.matches,
+            lambda verdict: self.matches.consume_verdicts([verdict]),
+        )
 
     async def _semantic(self, path: str, query: dict[str, str], body: dict[str, Any]) -> Response:
+        if self.tier is None:
+            return problem(404, "Not Found")
         admin = self.semantic_admin()
         if path == "semantic":
             found = self.matches.newest(int(query.get("limit", 50)), query.get("scope"))
-            status = admin.status(await admin.report(), found, content=self.show_content)
+            status = admin.status(await self.tier.report(), found, content=self.show_content)
             return JSONResponse(status.model_dump())
         try:
             scope = await admin.mark(body["match"])

@@ -3,12 +3,38 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from knapcache.errors import StoreError
+from knapcache.features.semantic.admin import TierReports
 from knapcache.features.semantic.event import SemanticEvent
+from knapcache.features.semantic.feature import SemanticFeature
 from knapcache.features.semantic.learner import Label, SemanticLearner
 from knapcache.features.semantic.match_features import FEATURES
+from knapcache.features.semantic.recent_matches import RecentMatches
+from knapcache.features.semantic.totals import SemanticTotals
+from knapcache.proxy.events.events import Note
+from knapcache.proxy.features import Feature, ProxyContext
+
+
+class LearnerFeature(SemanticFeature):
+    """The semantic tier as a feature, with learners of a test in place of an embedding model."""
+
+    def __init__(self, context: ProxyContext, tier: LearnerControl) -> None:
+        Feature.__init__(self, context)
+        self.calls = SimpleNamespace(tier=tier)  # type: ignore[assignment]
+        self.reports, self.matches = TierReports(tier), RecentMatches()
+        self._counted, self._reports = SemanticTotals(), ()
+        context.events.add_consumer(self)
+
+    def consume_notes(self, notes: Sequence[Note]) -> None:
+        """Take notes as the pipeline passes them on."""
+        self.consume_verdicts([verdict for _, verdict in notes])
+
+    async def close(self) -> None:
+        """Close nothing."""
 
 
 class LearnerControl:
@@ -42,3 +68,8 @@ class LearnerControl:
         key, wrong = bytes.fromhex(event.matched_key), True
         self.learners[event.scope].add(Label(key, event.features, event.risk, event.risk, wrong, "feedback"))
         self.marked.append(event.match_id)
+
+
+def learner_feature(tier: LearnerControl) -> Callable[[ProxyContext], Feature]:
+    """Return a function that makes the feature, for `AdminHarness`."""
+    return lambda context: LearnerFeature(context, tier)

@@ -13,6 +13,7 @@ from knapcache.proxy.admin.shared_sessions import SharedSessions
 from knapcache.proxy.admin.tokens import AdminTokens
 from knapcache.proxy.events.events import EventBuffer
 from knapcache.proxy.events.pipeline import EventPipeline
+from knapcache.proxy.features import Features
 from knapcache.proxy.http.auth import Authenticator
 from knapcache.proxy.settings import Settings
 from knapcache.proxy.shared import SharedStoreMember
@@ -31,7 +32,7 @@ class AdminSide:
         events: EventBuffer,
         authenticator: Authenticator,
         started: float,
-        **of_features: Any,
+        features: Features,
     ) -> None:
         self.tokens = AdminTokens(settings, storage.folder, admin_token)
         self._member: SharedStoreMember | None = None
@@ -57,11 +58,10 @@ class AdminSide:
                 memory_fallback=storage.memory_fallback,
                 authenticator=authenticator,
                 flush_events=events.flush,
-                append_note=events.append_note,
                 metrics=pipeline.metrics,
                 request_log=None if pipeline.request_log is None else pipeline.request_log.path,
+                features=features,
                 **fields,
-                **of_features,
             )
         )
 

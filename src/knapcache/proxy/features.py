@@ -8,12 +8,14 @@ of the list. A feature knows the proxy by its `ProxyContext`, and no other featu
     part, note, totals               the classes of what it says about requests, and of its sums in the history
     become_owner, metrics            in the process that has the event pipeline; it adds consumers of events there
     span_attributes                  what the span of a request says about it
-    notice, paid                     what other parts of the proxy report
+    notice, paid, after_purge        what other parts of the proxy report
+    admin_routes, summary_fields     the admin API (admin_routes.py)
+    explain                          why a request was a hit or a miss
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,8 @@ from prometheus_client.core import Metric
 from knapcache.cache.internal import InternalCache
 from knapcache.model import Endpoint
 from knapcache.price.meter import Bill, Meter
-from knapcache.proxy.events.events import EventBuffer, payment_of
+from knapcache.proxy.admin_routes import AdminServices, FeatureExplanation, Route, SummaryField
+from knapcache.proxy.events.events import Event, EventBuffer, payment_of
 from knapcache.proxy.events.feature_sums import FeatureTotals, TotalsClasses
 from knapcache.proxy.events.pipeline import EventPipeline
 from knapcache.proxy.feature_list import feature_specs
@@ -81,6 +84,8 @@ class Feature:
     """The class of its sums in the history; None: it has none. One that `starts_on_reload` has none until a restart."""
     sees_hits = False
     """Whether it needs the text of every request. Then hits have no fast path."""
+    explains = ""
+    """If GET /requests/{serial} has a field with its name and the text of `explain`: description of the field."""
     starts_on_reload = False
     """Whether it may start when settings are read again. Otherwise it starts with the proxy only."""
 
@@ -122,6 +127,21 @@ class Feature:
     def begin(self, call: CallContext) -> CallHooks | None:  # noqa: ARG002
         """Return what it does for a request; None: nothing."""
         return None
+
+    def admin_routes(self, admin: AdminServices) -> Sequence[Route]:  # noqa: ARG002
+        """Return its routes of the admin API."""
+        return ()
+
+    def summary_fields(self, admin: AdminServices) -> Sequence[SummaryField]:  # noqa: ARG002
+        """Return its fields of GET /summary."""
+        return ()
+
+    def explain(self, event: Event, *, content: bool) -> FeatureExplanation:  # noqa: ARG002
+        """Return what it did with a request. content: with parts of prompts. May wait for the disk."""
+        return FeatureExplanation()
+
+    async def after_purge(self) -> None:
+        """Take note that entries were purged."""
 
     def notice(self, event: str, fields: dict[str, Any]) -> None:
         """Take a change of state that another part of the proxy reports."""
@@ -224,6 +244,11 @@ class Features:
     def needs_model(self) -> bool:
         """Whether one of them needs the model of requests that are not parsed."""
         return any(feature.needs_model for feature in self.active)
+
+    async def after_purge(self) -> None:
+        """Tell all that entries were purged."""
+        for feature in self.active:
+            await feature.after_purge()
 
     async def close(self) -> None:
         """Close all."""

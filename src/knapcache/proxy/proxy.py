@@ -18,7 +18,6 @@ from typing import Any
 from knapcache.cache.internal import InternalCache
 from knapcache.errors import InvalidInput
 from knapcache.price.meter import USD_PER_SECOND, Meter
-from knapcache.proxy.admin.panels import feature_panels
 from knapcache.proxy.admin_side import AdminSide
 from knapcache.proxy.event_flow import EventFlow
 from knapcache.proxy.events.events import EventBuffer
@@ -116,7 +115,6 @@ class Proxy:
         self.features.become_owner(pipeline)
         if storage.memory_fallback:
             self.features.context.notify("store_fallback", path=str(settings.cache_file))
-        limits, semantic, webhooks = (self.features.get(name) for name in ("limits", "semantic", "webhooks"))
         self._admin = AdminSide(
             settings,
             self.admin_token,
@@ -125,12 +123,7 @@ class Proxy:
             self.events,
             self.authenticator,
             self.started,
-            limits=None if limits is None else limits.limits,
-            before_metrics=self.features.before_metrics,
-            semantic=None if semantic is None else semantic.calls.tier,
-            **({} if semantic is None else {"matches": semantic.matches}),
-            webhooks=() if webhooks is None else webhooks.webhooks.all,
-            panels=feature_panels(lambda spec: self.features.get(spec.name) is not None),
+            self.features,
         )
         if settings.workers > 1:
             assert storage.folder is not None

@@ -96,13 +96,14 @@ def test_a_viewer_may_not_read(harness: AdminHarness) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "kind"),
-    [({"show_content": True}, "no_content_log"), ({"content_log": True}, "no_content")],
+    ("settings", "error"),
+    [({"show_content": True}, (404, "not_found")), ({"content_log": True}, (409, "no_content"))],
 )
-def test_settings_must_allow_it(tmp_path: Path, settings: dict[str, Any], kind: str) -> None:
+def test_settings_must_allow_it(tmp_path: Path, settings: dict[str, Any], error: tuple[int, str]) -> None:
     made = AdminHarness(tmp_path / "other", **settings)
     with made.client() as client:
         for path in ("log", "log/lines/1"):
             response = client.get(f"{API}/{path}")
-            assert (response.status_code, response.json()["error"]["type"]) == (409, kind)
+            assert (response.status_code, response.json()["error"]["type"]) == error
+        assert client.get(f"{API}/summary").json().get("content_log") is (None if error[0] == 404 else False)
     made.close()

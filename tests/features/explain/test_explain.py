@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,14 +14,12 @@ from pydantic import SecretStr
 from knapcache import Reply
 from knapcache.cache.key_history import CAUSES
 from knapcache.features.explain.explain import REMOVED
-from knapcache.features.explain.semantic_words import tier_text
 from knapcache.features.explain.words import duration, join, ordinal
-from knapcache.features.semantic import excluded, matcher, question
-from knapcache.features.semantic.event import SemanticEvent
-from knapcache.features.semantic.reasons import EXCLUSIONS
+from knapcache.proxy.admin.request_models import Explanation
+from knapcache.proxy.admin_routes import FeatureExplanation
 from knapcache.proxy.events.events import Event
+from knapcache.proxy.features import Feature
 from knapcache.proxy.settings.secrets import digest_of
-from tests.features.semantic.semantic_events import semantic_event, verdict_event
 from tests.support.admin_context import CHAT, AdminHarness
 
 API = "/admin/v1"
@@ -59,7 +56,7 @@ class Requests:
         )  # fmt: skip
         return self.detail(self.serial)
 
-    def add(self, semantic: SemanticEvent | None = None, **fields: Any) -> None:
+    def add(self, **fields: Any) -> None:
         made: dict[str, Any] = {
             "time": time.time(),
             "endpoint": CHAT,
@@ -69,7 +66,7 @@ class Requests:
             "seconds": 0.1,
         }
         made |= {"ttfb": 0.1, "stream": False, "cost": 2.0}
-        self.harness.events.append(Event(**made | fields, parts={} if semantic is None else {"semantic": semantic}))
+        self.harness.events.append(Event(**made | fields))
         self.serial += 1
 
     def detail(self, serial: int) -> dict[str, Any]:
@@ -316,45 +313,27 @@ def test_first_words_are_listed_and_searched_for_operators(shown: Requests) -> N
     assert actions.count("entries") == 1, "the page polls: one record an hour"
 
 
-def test_an_answer_by_similarity_names_the_question_that_was_answered(shown: Requests) -> None:
-    requests = shown
-    stored = requests.send(body())
-    match = semantic_event(
-        matched_key=stored["key"], question="How do I get to the market?", matched_question="Which way to the market?"
-    )
-    requests.add(outcome="similar", key="ab" * 32, semantic=match)
-    found = requests.detail(requests.serial)
-    assert (found["why"]["kind"], found["semantic"]) == ("similar", "")
-    assert found["why"]["text"] == (
-        "No identical request was stored, but one in another wording. The similarity of the questions is 0.930, and "
-        "the estimated risk of a wrong answer 0.3 %, which was certified. The match is m-1."
-    )
-    assert found["words"] == match.question
-    nearest = found["why"]["nearest"]
-    assert (nearest["key"], nearest["stored"], nearest["words"]) == (stored["key"], True, match.matched_question)
-    assert nearest["differences"][0]["here"] == match.question
-    requests.harness.events.append_note("semantic", verdict_event(kind="served", verdict="different", rung="feedback"))
-    assert requests.detail(requests.serial)["why"]["text"].endswith("It was marked as wrong since.")
+class GuessFeature(Feature):
+    """A feature that answers requests."""
+
+    name = "guess"
+    explains = "What it did."
+
+    def explain(self, event: Event, *, content: bool) -> FeatureExplanation:
+        if event.outcome != "similar":
+            return FeatureExplanation("It knew nothing.", None, "Its words" if content else None)
+        return FeatureExplanation("", Explanation(kind="similar", title="Guessed", text="By a guess."), "Its words")
 
 
-@pytest.mark.parametrize(
-    ("fields", "text"),
-    [
-        ({"kind": "shadow"}, "A question of similarity 0.930 was stored, with an estimated risk of 0.3 %. It was not"),
-        ({"kind": "audit", "verdict": "same"}, "drawn at random for a check. Its answer was the same."),
-        ({"kind": "excluded", "reason": "several turns"}, "Never matched: the conversation has several turns."),
-        ({"kind": "none", "reason": "veto"}, "differ in a number, a name, a negation or the like"),
-        ({"kind": "none"}, "No stored question was near."),
-        ({"kind": "refused"}, "the client asked for that"),
-        ({"kind": "failed", "reason": "busy"}, "Not looked up: too many questions were waiting."),
-    ],
-)
-def test_a_miss_says_what_the_semantic_tier_did(fields: dict[str, Any], text: str) -> None:
-    assert text in tier_text(semantic_event(**fields))
-
-
-def test_every_exclusion_has_words_of_its_own() -> None:
-    sources = "".join(Path(module.__file__ or "").read_text("utf-8") for module in (question, excluded, matcher))
-    named = re.findall(r'return "([a-zJ][A-Za-z ]*)"', sources) + re.findall(r'"excluded", "([a-z ]+)"', sources)
-    assert len(named) > 12
-    assert set(named) <= EXCLUSIONS.keys()
+def test_features_explain_what_they_did(shown: Requests) -> None:
+    harness = shown.harness
+    shown.add(outcome="similar", key="ab" * 32)
+    assert shown.detail(1)["why"]["text"].startswith("The stored answer to a question in another wording was sent.")
+    harness.features.active = (*harness.features.active, GuessFeature(harness.features.active[0].context))
+    found = shown.detail(1)
+    assert (found["why"]["title"], found["guess"], found["words"]) == ("Guessed", "", "Its words")
+    missed = shown.send(body())
+    assert (missed["why"]["kind"], missed["guess"]) == ("new", "It knew nothing.")
+    assert missed["words"] == "Which way to the swordfish market?", "the stored request is known"
+    described = shown.client.get(f"{API}/openapi.json").json()["components"]["schemas"]["RequestDetail"]
+    assert described["properties"]["guess"]["description"] == "What it did."

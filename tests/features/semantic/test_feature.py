@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from knapcache.features.semantic import admin
 from knapcache.features.semantic import feature as subject
 from knapcache.features.semantic.feature import SemanticFeature
 from tests.features.semantic.semantic_events import semantic_event, verdict_event
@@ -35,7 +36,7 @@ def feature(monkeypatch: pytest.MonkeyPatch) -> SemanticFeature:
         return [{"scope": "team-a", "mode": "on", "bound": 0.0083, "alarms": 1}]
 
     monkeypatch.setattr(subject, "open_semantic", lambda _: SimpleNamespace(tier=SimpleNamespace(report=report)))
-    monkeypatch.setattr(subject, "REPORT_SECONDS", 0.05)
+    monkeypatch.setattr(admin, "REPORT_SECONDS", 0.05)
     context: Any = SimpleNamespace()
     return SemanticFeature(context)
 

@@ -13,12 +13,12 @@ from knapcache.features.semantic import admin as semantic
 from knapcache.features.semantic.admin import differing_words
 from knapcache.features.semantic.certificate import LEVELS
 from knapcache.features.semantic.match_features import FEATURES
-from knapcache.proxy.admin.openapi import ALIASES, ROOT
+from knapcache.proxy.admin.openapi import ROOT
 from knapcache.proxy.events.events import Event
 from tests.features.semantic.semantic_events import semantic_event, verdict_event
 from tests.support.admin_context import AdminHarness
 from tests.support.events import event
-from tests.support.semantic_control import LearnerControl
+from tests.support.semantic_control import LearnerControl, learner_feature
 
 PATH, FEEDBACK = f"{ROOT}/semantic", f"{ROOT}/semantic/feedback"
 READER = "token-of-a-reader-in-tests"
@@ -33,7 +33,8 @@ def tier() -> LearnerControl:
 def harness(tier: LearnerControl, monkeypatch: pytest.MonkeyPatch) -> Iterator[AdminHarness]:
     monkeypatch.setenv("READER_TOKEN", READER)
     tokens = [{"name": "reader", "role": "read-only", "token_env": "READER_TOKEN"}]
-    made = AdminHarness(tier=tier, show_content=True, semantic="on", semantic_judge="gpt-4o-mini", admin_tokens=tokens)
+    semantic: dict[str, Any] = {"semantic": "on", "semantic_judge": "gpt-4o-mini"}
+    made = AdminHarness(features=[learner_feature(tier)], show_content=True, admin_tokens=tokens, **semantic)
     yield made
     made.close()
 
@@ -164,21 +165,21 @@ def test_a_purge_removes_the_questions_of_its_entries(client: TestClient, tier: 
     assert tier.sweeps == 1
 
 
-def test_a_proxy_without_the_tier_says_that_it_is_off() -> None:
+def test_a_proxy_without_the_tier_has_none_of_it() -> None:
     harness = AdminHarness()
-    harness.events.append(similar(1))
     with harness.client() as client:
-        found = client.get(PATH).json()
-        assert (found["mode"], found["running"], found["scopes"], found["embedding"]) == ("off", False, [], "")
-        assert mark(client, 1) == (409, "The semantic tier is off, so it takes no labels.")
+        assert client.get(PATH).status_code == 404
+        assert mark(client, 1)[0] == 404
+        assert "semantic" not in client.get(f"{ROOT}/summary").json()
     harness.close()
 
 
 def test_both_addresses_work(harness: AdminHarness, client: TestClient) -> None:
     harness.events.append(similar(1))
-    assert client.get(ALIASES["/semantic"]).json()["matches"][0]["id"] == "m-1"
+    assert client.get("/admin/api/semantic").json()["matches"][0]["id"] == "m-1"
+    assert client.get(f"{ROOT}/summary").json()["semantic"] is True
     body = {"match": "m-1", "verdict": "different"}
-    assert client.post(ALIASES["/semantic/feedback"], json=body).status_code == 200
+    assert client.post("/admin/api/semantic/feedback", json=body).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,9 @@ from starlette.testclient import TestClient
 
 from knapcache.proxy.admin import auth as subject
 from knapcache.proxy.admin.auth import Sessions, TokenCheck
-from knapcache.proxy.admin.openapi import ROOT, ROUTES, Route
+from knapcache.proxy.admin.openapi import ROOT, ROUTES
 from knapcache.proxy.admin.tokens import AdminTokens
+from knapcache.proxy.admin_routes import Route
 from knapcache.proxy.http.asgi_request import RequestRejected
 from knapcache.proxy.http.hosts import host_name, origin_authority
 from knapcache.proxy.settings import Settings

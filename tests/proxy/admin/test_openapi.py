@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import tempfile
+import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,9 +26,13 @@ from starlette.testclient import TestClient
 
 from knapcache.model import Endpoint
 from knapcache.proxy.admin import models, summary_models
-from knapcache.proxy.admin.app import Admin, admin_app
-from knapcache.proxy.admin.openapi import ROOT, ROUTES, document, schemas
+from knapcache.proxy.admin.admin_request import AdminRequest
+from knapcache.proxy.admin.app import admin_app
+from knapcache.proxy.admin.openapi import ROOT, document, schemas
+from knapcache.proxy.admin_routes import AdminServices, Route, SummaryField
 from knapcache.proxy.events.history_reader import SPANS
+from knapcache.proxy.feature_list import feature_specs
+from knapcache.proxy.features import Feature
 from tests import support
 from tests.support.admin_context import BASE, BEARER, AdminHarness
 from tests.support.examples import examples
@@ -37,12 +45,23 @@ CHECKS = [
     negative_data_rejection,
     allow_header_conformance,
 ]
-schema = schemathesis.openapi.from_dict(document()).include(path_regex=f"^{ROOT}/")
+ON = tomllib.loads("\n".join(spec.turn_on for spec in feature_specs())) | {"show_content": True, "cost": "usd"}
+"""Settings that turn on every feature."""
+
+
+def all_routes() -> tuple[Route, ...]:
+    with tempfile.TemporaryDirectory() as folder, contextlib.closing(AdminHarness(Path(folder), **ON)) as made:
+        return made.routes()
+
+
+ROUTES = all_routes()
+DOCUMENT = document(ROUTES)
+schema = schemathesis.openapi.from_dict(DOCUMENT).include(path_regex=f"^{ROOT}/")
 
 
 @pytest.fixture(scope="module")
-def harness() -> Iterator[AdminHarness]:
-    made = AdminHarness(show_content=True)
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdminHarness]:
+    made = AdminHarness(tmp_path_factory.mktemp("data"), **ON)
     for name in (1, 1, 2):
         made.request(name)
     yield made
@@ -65,26 +84,24 @@ def test_the_document_lists_exactly_the_routes(harness: AdminHarness) -> None:
     }
     documented = {
         (method.upper(), path)
-        for path, operations in document()["paths"].items()
+        for path, operations in DOCUMENT["paths"].items()
         for method in operations
         if path.startswith(ROOT)
     }
     assert served == documented == {(route.method, ROOT + route.path) for route in ROUTES}
-    for route in ROUTES:
-        assert callable(getattr(Admin, route.name))
-    assert {f"/v1/{endpoint.value}" for endpoint in Endpoint} <= document()["paths"].keys()
+    assert {f"/v1/{endpoint.value}" for endpoint in Endpoint} <= DOCUMENT["paths"].keys()
 
 
 def test_the_document_is_public_and_its_schemas_are_valid(harness: AdminHarness) -> None:
     with harness.client(headers={}) as public:
-        assert public.get(f"{ROOT}/openapi.json").json() == document()
-    for schema_ in schemas().values():
+        assert public.get(f"{ROOT}/openapi.json").json() == DOCUMENT
+    for schema_ in schemas(ROUTES).values():
         Draft202012Validator.check_schema(schema_)
-    assert document()["openapi"] == "3.1.0"
+    assert DOCUMENT["openapi"] == "3.1.0"
 
 
 def test_the_document_names_the_role_of_each_operation() -> None:
-    paths = document()["paths"]
+    paths = DOCUMENT["paths"]
     for route in ROUTES:
         operation = paths[ROOT + route.path][route.method.lower()]
         assert operation.get("x-role") == (None if route.access == "public" else route.role)
@@ -93,7 +110,7 @@ def test_the_document_names_the_role_of_each_operation() -> None:
 def test_every_route_and_field_is_documented() -> None:
     page = (support.ROOT / "docs" / "reference" / "admin-api.md").read_text(encoding="utf-8")
     documented = re.findall(r"^\| `([A-Z]+ /[^`]*)` \|", page, re.MULTILINE)
-    assert documented == [f"{route.method} {route.path}" for route in ROUTES]
+    assert {f"{route.method} {route.path}" for route in ROUTES} <= set(documented)
     fields = [name for route in ROUTES for name in route.parameters.model_fields]
     fields += [*summary_models.Usage.model_fields, *models.Purge.model_fields, *SPANS]
     for name in fields:
@@ -116,3 +133,42 @@ def test_responses_conform_to_the_document(client: TestClient, harness: AdminHar
         **({"json": sent["json"]} if "json" in sent else {"content": sent.get("data")}),
     )
     case.validate_response(response, checks=CHECKS)
+
+
+def test_a_feature_that_is_off_has_no_routes_and_no_fields() -> None:
+    off = {spec.name for spec in feature_specs() if spec.turn_on}
+    with contextlib.closing(AdminHarness()) as made:
+        on = {feature.name for feature in made.features.active}
+        assert off & on <= {"prefix"}, "by default"
+        served = {f"{route.method} {route.path}" for route in made.routes()}
+        fields = made.client().get(f"{ROOT}/summary").raise_for_status().json()
+    assert served < {f"{route.method} {route.path}" for route in ROUTES}
+    assert not (off - on) & {*fields, *fields["health"]}
+
+
+def test_a_feature_that_starts_later_adds_its_routes() -> None:
+    class Later(Feature):
+        name = "later"
+
+        def admin_routes(self, admin: AdminServices) -> list[Route]:
+            async def serve(_: AdminRequest) -> models.Saved:
+                return models.Saved(saved=await admin.in_thread(lambda: True))
+
+            return [Route(method="GET", path="/later", name="later", summary="", response=models.Saved, serve=serve)]
+
+        def summary_fields(self, admin: AdminServices) -> list[SummaryField]:  # noqa: ARG002
+            return [SummaryField("later", int, "A number.", lambda: 7)]
+
+    with contextlib.closing(AdminHarness()) as made:
+        client = made.client()
+        assert client.get(f"{ROOT}/later").status_code == 404
+        active = made.features.active
+        made.features.active = (*active, Later(active[0].context))
+        assert client.get(f"{ROOT}/later").json() == {"saved": True}
+        assert client.get(f"{ROOT}/summary").json()["later"] == 7
+        described = client.get(f"{ROOT}/openapi.json").json()
+        assert described["components"]["schemas"]["Summary"]["properties"]["later"]["description"] == "A number."
+        assert f"{ROOT}/later" in described["paths"]
+        made.features.active = active
+        assert client.get(f"{ROOT}/later").status_code == 404
+        assert "later" not in client.get(f"{ROOT}/summary").json()

@@ -6,9 +6,12 @@ from typing import Any
 
 import httpx
 import pytest
+from pydantic import create_model
 
 from knapcache.features.limits import models as limit_models
+from knapcache.features.prefix.models import PrefixSummary
 from knapcache.features.semantic import models as semantic_models
+from knapcache.features.webhooks.models import WebhookStatus
 from knapcache.proxy.admin import (
     access_models,
     models,
@@ -17,14 +20,23 @@ from knapcache.proxy.admin import (
     request_models,
     summary_models,
 )
+from knapcache.proxy.admin_routes import SummaryField
 from tests.support.fake_admin import TOKEN, FakeAdmin
+from tests.support.semantic_control import LearnerControl
 
 PATHS: dict[str, type[models.ResponseModel]] = {
-    "/summary": summary_models.Summary,
+    "/summary": summary_models.summary_with(
+        [
+            SummaryField("prefix", PrefixSummary, "", dict),
+            SummaryField("semantic", bool, "", bool),
+            SummaryField("content_log", bool, "", bool),
+            SummaryField("webhooks", list[WebhookStatus], "", list, of_health=True),
+        ]
+    ),
     "/history?span=hour": summary_models.UsageHistory,
     "/entries": models.EntryPage,
     "/requests?after=0&limit=10": models.RequestPage,
-    "/requests/1": request_models.RequestDetail,
+    "/requests/1": create_model("RequestDetail", __base__=request_models.RequestDetail, semantic=(str, ...)),
     "/plan": summary_models.PlanStatus,
     "/session": access_models.SessionInfo,
     "/audit?limit=10": access_models.AuditPage,
@@ -39,6 +51,7 @@ PATHS: dict[str, type[models.ResponseModel]] = {
 @pytest.mark.parametrize("path", PATHS)
 def test_responses_fit_the_models_of_the_real_api(path: str) -> None:
     with FakeAdmin() as admin, httpx.Client(base_url=f"{admin.url}/admin/v1") as client:
+        admin.tier = LearnerControl()
         admin.fill(5, days=0.01)
         for outcome in ("hit", "miss", "passthrough", "failed"):
             admin.traffic(outcome)

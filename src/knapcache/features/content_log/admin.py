@@ -2,38 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import closing
-from typing import Any, Protocol
+from typing import Any
 
 from knapcache.errors import InvalidInput
 from knapcache.features.content_log import models as content_models
 from knapcache.features.content_log.file import FILE_NAME, ContentFile, LogFilter
 from knapcache.proxy.admin.admin_request import AdminRequest
-from knapcache.proxy.admin.audit import Record
-from knapcache.proxy.admin.context import AdminContext
+from knapcache.proxy.admin_routes import AdminServices, Route
 from knapcache.proxy.http.asgi_request import RequestRejected
+from knapcache.proxy.settings import Settings
 
 
-class AdminActions(Protocol):
-    """What these routes use of `Admin`."""
+class ContentAdmin:
+    """Serves the routes."""
 
-    _context: AdminContext
+    def __init__(self, settings: Settings, admin: AdminServices) -> None:
+        self._settings, self._admin = settings, admin
 
-    def in_thread(self, work: Callable[[], Any]) -> Awaitable[Any]:
-        """Run `work` in a thread."""
+    def routes(self) -> list[Route]:
+        """Return the routes."""
+        return [
+            Route(method="GET", path="/log", name="search_log", summary="Search the content log",
+                  response=content_models.LogPage, parameters=content_models.LogQuery, operator=True,
+                  errors=(409, 503), serve=self.search_log),
+            Route(method="GET", path="/log/lines/{line}", name="log_line", summary="One line of the content log",
+                  response=content_models.LogLine, parameters=content_models.LogPath, operator=True,
+                  errors=(404, 409, 503), serve=self.log_line),
+            Route(method="POST", path="/log/purge", name="purge_log", summary="Delete lines of the content log",
+                  response=content_models.PurgedLines, body=content_models.LogPurge, errors=(409, 503),
+                  serve=self.purge_log),
+        ]  # fmt: skip
 
-    def write_record(self, record: Record) -> Awaitable[None]:
-        """Write a record to the audit log."""
-
-    async def listed_content(self, request: AdminRequest, action: str) -> bool:
-        """Return whether a list may have content, and record that it is read."""
-
-
-class ContentRoutes:
-    """The routes, as a part of `Admin`."""
-
-    async def search_log(self: AdminActions, request: AdminRequest) -> content_models.LogPage:
+    async def search_log(self, request: AdminRequest) -> content_models.LogPage:
         query = request.parameters
         wanted = LogFilter(
             text=query.text,
@@ -43,51 +45,44 @@ class ContentRoutes:
             since=query.since,
             until=query.until,
         )
-        settings = self._context.settings
-        require_content_log(settings.content_log, settings.show_content)
-        if not await self.listed_content(request, "log"):
+        self._require_content()
+        if not await self._admin.listed_content(request, "log"):
             raise RequestRejected(503, "The audit log cannot be written, so nothing is shown.", "audit_failed")
-        rows = await self.in_thread(
-            lambda: with_file(self._context, lambda file: file.search(wanted, query.limit, query.before))
-        )
+        rows = await self._with_file(lambda file: file.search(wanted, query.limit, query.before))
         return content_models.LogPage(rows=[content_models.LogExcerpt(**row) for row in rows])
 
-    async def log_line(self: AdminActions, request: AdminRequest) -> content_models.LogLine:
-        number, settings = request.parameters.line, self._context.settings
-        require_content_log(settings.content_log, settings.show_content)
-        found = await self.in_thread(lambda: with_file(self._context, lambda file: file.line(number)))
+    async def log_line(self, request: AdminRequest) -> content_models.LogLine:
+        self._require_content()
+        found = await self._with_file(lambda file: file.line(request.parameters.line))
         if found is None:
             raise RequestRejected(404, "No line of the content log has this number.", "not_found")
-        await self.write_record(request.record("log_line", 200, key=found["key"], content=True))
+        await self._admin.write_record(request.record("log_line", 200, key=found["key"], content=True))
         return content_models.LogLine(**found)
 
-    async def purge_log(self: AdminActions, request: AdminRequest) -> content_models.PurgedLines:
+    async def purge_log(self, request: AdminRequest) -> content_models.PurgedLines:
         body = request.body
-        require_content_log(self._context.settings.content_log, shown=True)
         wanted = LogFilter(text=body.text or "", model=body.model or "", tenant=body.tenant, until=body.before)
 
         def purge(file: ContentFile) -> int:
             return file.count(wanted) if body.dry_run else file.purge(wanted)
 
-        deleted = await self.in_thread(lambda: with_file(self._context, purge))
-        return content_models.PurgedLines(deleted=deleted, dry_run=body.dry_run)
+        return content_models.PurgedLines(deleted=await self._with_file(purge), dry_run=body.dry_run)
 
+    def _require_content(self) -> None:
+        """Raise RequestRejected (409) if the settings do not allow to read the log."""
+        if not self._settings.show_content:
+            message = "The setting show_content is off; `knapcache log search` reads the log on the machine."
+            raise RequestRejected(409, message, "no_content")
 
-def require_content_log(on: bool, shown: bool) -> None:
-    """Raise RequestRejected (409) if the settings do not allow to read the log."""
-    if not on:
-        raise RequestRejected(409, "The setting content_log is off.", "no_content_log")
-    if not shown:
-        raise RequestRejected(
-            409, "The setting show_content is off; `knapcache log search` reads the log on the machine.", "no_content"
-        )
+    async def _with_file(self, work: Callable[[ContentFile], Any]) -> Any:
+        """Open the log in a thread, and return what `work` returns. Bad conditions are RequestRejected (400)."""
 
+        def run() -> Any:
+            with closing(ContentFile(self._settings.path / FILE_NAME, create=False)) as file:
+                return work(file)
 
-def with_file(context: AdminContext, work: Callable[[ContentFile], Any]) -> Any:
-    """Open the log, and return what `work` returns. Bad conditions are RequestRejected (400)."""
-    try:
-        with closing(ContentFile(context.settings.path / FILE_NAME, create=False)) as file:
-            return work(file)
-    except InvalidInput as error:
-        message = str(error)
-        raise RequestRejected(400, message[:1].upper() + message[1:] + ".", "invalid_request") from None
+        try:
+            return await self._admin.in_thread(run)
+        except InvalidInput as error:
+            message = str(error)
+            raise RequestRejected(400, message[:1].upper() + message[1:] + ".", "invalid_request") from None

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 
+from knapcache.features.content_log.admin import ContentAdmin
 from knapcache.features.content_log.capture import ContentCapture
 from knapcache.features.content_log.file import FILE_NAME
 from knapcache.features.content_log.log import ContentLog
 from knapcache.features.content_log.settings import ContentLogSettings
+from knapcache.proxy.admin_routes import AdminServices, Route, SummaryField
 from knapcache.proxy.features import Feature, ProxyContext
 from knapcache.proxy.hooks import CallContext, CallHooks
 
@@ -30,6 +33,13 @@ class ContentLogFeature(Feature):
 
     def start(self) -> None:
         self._expiry = asyncio.create_task(self.log.expire_periodically())
+
+    def admin_routes(self, admin: AdminServices) -> Sequence[Route]:
+        return ContentAdmin(self.context.settings, admin).routes()
+
+    def summary_fields(self, admin: AdminServices) -> Sequence[SummaryField]:  # noqa: ARG002
+        text = "Whether operators can search the content log: see GET /log."
+        return [SummaryField("content_log", bool, text, lambda: self.context.settings.show_content)]
 
     def begin(self, call: CallContext) -> CallHooks | None:
         return None if call.exchange is None else ContentCapture(self.log, call.exchange)

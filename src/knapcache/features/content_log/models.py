@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
@@ -114,6 +114,8 @@ class LogLine(LogRow):
 
 class PurgedLines(ResponseModel):
     """Result of a purge."""
+
+    recorded: ClassVar[frozenset[str]] = frozenset({"deleted"})
 
     deleted: Count
     dry_run: bool

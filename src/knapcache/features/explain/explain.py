@@ -16,16 +16,15 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from typing import Any
 
 from knapcache.cache.key_history import KeyRecord
 from knapcache.cache.outlines import NearestRequest
-from knapcache.features.explain.semantic_words import similar_answer, tier_text
 from knapcache.features.explain.words import duration, join, ordinal
 from knapcache.keys.difference import Difference, without_content
 from knapcache.keys.outline import outline_of, read_canonical, words_of
 from knapcache.keys.public import public_value
-from knapcache.proxy.admin.context import AdminContext
 from knapcache.proxy.admin.request_models import (
     Explanation,
     FieldDifference,
@@ -35,6 +34,7 @@ from knapcache.proxy.admin.request_models import (
     Worth,
 )
 from knapcache.proxy.events.events import Event
+from knapcache.proxy.features import ProxyContext
 from knapcache.proxy.settings.routes import RouteSettings
 from knapcache.units import counted
 
@@ -78,14 +78,22 @@ ANSWERS = {
 class Explainer:
     """Explains the recent requests."""
 
-    def __init__(self, context: AdminContext) -> None:
-        self._context = context
+    def __init__(self, context: ProxyContext, tenant_name: Callable[[str], str]) -> None:
+        self._context, self._tenant_name = context, tenant_name
 
     def detail(
-        self, row: dict[str, Any], event: Event, earlier: list[Event], *, content: bool, all_tenants: bool
+        self,
+        model: type[RequestDetail],
+        row: dict[str, Any],
+        event: Event,
+        earlier: list[Event],
+        *,
+        content: bool,
+        all_tenants: bool,
     ) -> RequestDetail:
         """Return the details of a request.
 
+        model         has the fields of features
         row           the request as it is listed
         earlier       recent requests for the same key
         content       with parts of prompts
@@ -96,45 +104,29 @@ class Explainer:
         records, since = browser.records(key) if key else ([], 0.0)
         canonical = browser.request(key) if key else None
         entry = browser.entry(key) if key else None
-        return RequestDetail(
+        features = self._context.features.active
+        said = {feature.name: feature.explain(event, content=content) for feature in features}
+        answered = next((one.why for one in said.values() if one.why is not None), None)
+        texts: dict[str, Any] = {feature.name: said[feature.name].text for feature in features if feature.explains}
+        known_words = next((one.words for one in said.values() if one.words), None)
+        return model(
             **row,
             attempts=list(event.attempts),
             tried=[one.text for one in event.tried],
             reason=event.reason,
-            words=first_words(event, canonical) if content else None,
+            words=(known_words if canonical is None else outline_of(canonical).words) if content else None,
             stored=entry is not None,
             answer=answer_of(event, records, self._route(event), stored=entry is not None),
-            semantic=tier_text(self._judged(event)),
+            **texts,
             why=(
                 self._miss(event, earlier, records, since, canonical, content=content, all_tenants=all_tenants)
                 if event.outcome == "miss"
-                else self._similar_answer(event, content=content)
-                if event.outcome == "similar"
-                else other(event, earlier, stored_at(event, records, entry))
+                else answered or other(event, earlier, stored_at(event, records, entry))
             ),
         )
 
     def _route(self, event: Event) -> RouteSettings | None:
         return next((route for route in self._context.settings.route if route.name == event.route), None)
-
-    def _judged(self, event: Event) -> Any:
-        """Return what the semantic tier did, with the verdict that followed."""
-        match = event.parts.get("semantic")
-        known = None if match is None else self._context.matches.find(match.match_id)
-        return match if known is None else known.match
-
-    def _similar_answer(self, event: Event, *, content: bool) -> Explanation:
-        judged = self._judged(event)
-        entry = None if judged is None else self._context.cache.browser.entry(judged.matched_key)
-        created = None if entry is None else time.time() - entry["age"]
-        return similar_answer(
-            event._replace(parts={**event.parts, "semantic": judged}),
-            created,
-            event.endpoint,
-            event.model,
-            event.tenant,
-            content=content,
-        )
 
     def _miss(
         self,
@@ -235,7 +227,7 @@ class Explainer:
             key=nearest.key.hex(),
             endpoint=request.kind,
             model=public_value("model", request.body.get("model")) or "",
-            tenant=self._context.authenticator.name_of(request.namespace),
+            tenant=self._tenant_name(request.namespace),
             created=nearest.created,
             stored=stored,
             words=words_of(request) if content else None,
@@ -243,14 +235,6 @@ class Explainer:
                 FieldDifference(field=each.field, text=each.text, here=each.here, there=each.there) for each in shown
             ],
         )
-
-
-def first_words(event: Event, canonical: bytes | None) -> str | None:
-    """Return the first words of a request; None: they are not known."""
-    if canonical is not None:
-        return outline_of(canonical).words
-    match = event.parts.get("semantic")
-    return None if match is None else match.question or None
 
 
 def stored_at(event: Event, records: list[KeyRecord], entry: dict[str, Any] | None) -> float | None:
@@ -269,6 +253,9 @@ def other(event: Event, earlier: list[Event], stored: float | None) -> Explanati
             return Explanation(kind="hit", title="From the cache", text=f"The answer was stored. {nth}")
         text = f"The answer had been stored {duration(event.time - stored)} before this request. {nth}"
         return Explanation(kind="hit", title="From the cache", text=text, at=stored)
+    if event.outcome == "similar":
+        text = "The stored answer to a question in another wording was sent. Its proxy knows the match."
+        return Explanation(kind="similar", title="The answer to a similar question", text=text)
     if event.outcome == "coalesced":
         text = "An identical request was under way. This one waited for its answer, so it was paid for once."
         return Explanation(kind="coalesced", title="Shared with a concurrent request", text=text)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from knapcache.features.explain.admin import ExplainAdmin
+from knapcache.proxy.admin_routes import AdminServices, Route
 from knapcache.proxy.features import Feature
 
 
@@ -9,3 +13,6 @@ class ExplainFeature(Feature):
     """Explains why a request was a hit or a miss."""
 
     name = "explain"
+
+    def admin_routes(self, admin: AdminServices) -> Sequence[Route]:
+        return ExplainAdmin(self.context, admin).routes()

@@ -6,11 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from prometheus_client.core import Metric
 
+from knapcache.features.limits.admin import limit_routes
 from knapcache.features.limits.limited_call import LimitedCall
 from knapcache.features.limits.limits import LimitWarning
 from knapcache.features.limits.metrics import LimitRows, collect_limits, count_limited
 from knapcache.features.limits.opening import open_limits
 from knapcache.price.meter import Bill
+from knapcache.proxy.admin_routes import AdminServices, Route
 from knapcache.proxy.events.events import Event
 from knapcache.proxy.events.pipeline import EventPipeline
 from knapcache.proxy.features import Feature, ProxyContext
@@ -69,6 +71,9 @@ class LimitsFeature(Feature):
 
     def begin(self, call: CallContext) -> CallHooks | None:
         return LimitedCall(self.limits, call) if self.limits.has_limits(call.tenant) else None
+
+    def admin_routes(self, admin: AdminServices) -> Sequence[Route]:  # noqa: ARG002
+        return limit_routes(self.limits)
 
     def paid(self, tenant: str, bill: Bill) -> None:
         self.limits.count_paid(tenant, bill.usd or 0.0, bill.tokens)

@@ -6,8 +6,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from knapcache.features.limits.core import ALL
-from knapcache.features.limits.limits import Limits
 from knapcache.proxy.admin.models import ResponseModel
 
 Amount = Annotated[float, Field(ge=0)]
@@ -35,23 +33,3 @@ class LimitPage(ResponseModel):
     alone: Annotated[
         str, Field(description="Why this process counts for itself, without the others; empty: it does not.")
     ]
-
-
-async def limit_page(limits: Limits | None) -> LimitPage:
-    """Return the page."""
-    if limits is None:
-        return LimitPage(rows=[], alone="")
-    rows = [
-        LimitUse(
-            scope="all" if row.scope == ALL else "tenant",
-            name="" if row.scope == ALL else row.scope,
-            limit=row.limit,
-            allowed=row.allowed,
-            used=row.used,
-            reserved=row.reserved,
-            ratio=row.ratio,
-            resets_at=row.resets_at,
-        )
-        for row in await limits.report()
-    ]
-    return LimitPage(rows=rows, alone=limits.fallback_reason)

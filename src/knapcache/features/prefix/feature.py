@@ -10,9 +10,11 @@ from knapcache.features.prefix.event import PrefixEvent
 from knapcache.features.prefix.hooks import PrefixHooks
 from knapcache.features.prefix.log import PrefixLog
 from knapcache.features.prefix.metrics import collect_prefix
+from knapcache.features.prefix.models import PrefixSummary, prefix_summary
 from knapcache.features.prefix.settings import PrefixSettings
 from knapcache.features.prefix.tier import PrefixTier
 from knapcache.features.prefix.totals import PrefixTotals
+from knapcache.proxy.admin_routes import AdminServices, SummaryField
 from knapcache.proxy.events.events import Event
 from knapcache.proxy.events.pipeline import EventPipeline
 from knapcache.proxy.features import Feature, ProxyContext
@@ -62,6 +64,14 @@ class PrefixFeature(Feature):
 
     def metrics(self) -> Iterator[Metric]:
         return collect_prefix(self._counted)
+
+    def summary_fields(self, admin: AdminServices) -> Sequence[SummaryField]:
+        def value() -> PrefixSummary:
+            settings = self.context.settings
+            assert isinstance(settings, PrefixSettings)
+            return prefix_summary(settings.prefix, *admin.totals.sums("prefix"))
+
+        return [SummaryField("prefix", PrefixSummary, "Prompt caching at providers.", value)]
 
     def begin(self, call: CallContext) -> CallHooks | None:
         return None if call.exchange is None else PrefixHooks(call, self.tiers, self.context.body_pool)

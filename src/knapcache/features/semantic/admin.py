@@ -7,22 +7,24 @@ events of all processes of this proxy.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
-from knapcache.errors import InvalidInput, StoreError
+from knapcache.errors import InvalidInput
 from knapcache.features.semantic import models as models
 from knapcache.features.semantic.certificate import ALPHA, LEVELS
+from knapcache.features.semantic.control import SemanticControl
 from knapcache.features.semantic.event import MATCH_KINDS, SemanticEvent, VerdictEvent
 from knapcache.features.semantic.recent_matches import MAX_MATCHES, RecentMatch, RecentMatches
 from knapcache.features.semantic.settings import SemanticSettings
 from knapcache.features.semantic.totals import FEEDBACK, ScopeTotals, SemanticTotals
-from knapcache.proxy.admin.context import AdminContext
+from knapcache.proxy.admin.admin_request import AdminRequest
+from knapcache.proxy.admin_routes import AdminServices, Route
 from knapcache.proxy.http.asgi_request import RequestRejected
+from knapcache.proxy.settings import Settings
 
 REPORT_SECONDS = 2.0
 """How long the tier may take for a report: the numbers of the proxy do not wait for it."""
@@ -38,47 +40,77 @@ EDGES = ".,;:!?\"'()[]"
 """Characters at the edges of a word that do not make it another word."""
 
 
-class SemanticAdmin:
-    """Reads the state of the tier, and marks matches as wrong."""
+class TierReports:
+    """Reads the state of the tier, which may be too busy to answer."""
 
-    def __init__(self, context: AdminContext) -> None:
-        self._context = context
-        self._marking: set[str] = set()
-        """Matches that a request is marking."""
+    def __init__(self, tier: SemanticControl) -> None:
+        self._tier = tier
         self._last: list[dict[str, Any]] = []
-        """The last report."""
 
-    async def report(self) -> list[dict[str, Any]]:
-        """Return the state of each scope; none if the tier is off. Of a tier that does not answer, the last one."""
-        if self._context.semantic is None:
-            return []
+    async def read(self) -> list[dict[str, Any]]:
+        """Return the state of each scope. Of a tier that does not answer, the last one."""
         try:
             async with asyncio.timeout(REPORT_SECONDS):
-                self._last = await self._context.semantic.report()
+                self._last = await self._tier.report()
         except TimeoutError:
-            return [one | {"failure": one["failure"] or "it is too busy to answer"} for one in self._last]
+            return [one | {"failure": one.get("failure") or "it is too busy to answer"} for one in self._last]
         return self._last
 
-    async def after_purge(self) -> None:
-        """Remove the questions of purged entries. What fails now is removed by a later sweep."""
-        if self._context.semantic is not None:
-            with contextlib.suppress(StoreError):
-                await self._context.semantic.sweep()
+
+class SemanticAdmin:
+    """Serves the routes."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        admin: AdminServices,
+        tier: SemanticControl,
+        reports: TierReports,
+        matches: RecentMatches,
+        append_verdict: Callable[[VerdictEvent], object],
+    ) -> None:
+        self._settings, self._admin, self._tier, self._reports = settings, admin, tier, reports
+        self._matches, self._append_verdict = matches, append_verdict
+        self._marking: set[str] = set()
+        """Matches that a request is marking."""
+
+    def routes(self) -> list[Route]:
+        """Return the routes."""
+        return [
+            Route(method="GET", path="/semantic", name="semantic", alias="/admin/api/semantic",
+                  summary="State of the semantic tier, its certificates and its recent matches",
+                  response=models.SemanticStatus, parameters=models.SemanticQuery, errors=(503,),
+                  serve=self.get_status),
+            Route(method="POST", path="/semantic/feedback", name="mark_match", alias="/admin/api/semantic/feedback",
+                  summary="Mark a match of the semantic tier as wrong", response=models.MarkedMatch,
+                  body=models.MatchFeedback, errors=(404, 409, 503), serve=self.post_feedback),
+        ]  # fmt: skip
+
+    async def get_status(self, request: AdminRequest) -> models.SemanticStatus:
+        content = await self._admin.listed_content(request, "semantic")
+        self._admin.flush_events()
+        matches = self._matches.newest(request.parameters.limit, request.parameters.scope)
+        reports = await self._reports.read()
+        return await self._admin.in_thread(lambda: self.status(reports, matches, content=content))
+
+    async def post_feedback(self, request: AdminRequest) -> models.MarkedMatch:
+        self._admin.flush_events()
+        scope = await self.mark(request.body.match)
+        return models.MarkedMatch(match=request.body.match, scope=scope, verdict="different")
 
     def status(
         self, reports: Sequence[dict[str, Any]], matches: Sequence[RecentMatch], *, content: bool
     ) -> models.SemanticStatus:
         """Return the response of GET /semantic. content: with questions. May wait for a shared store."""
-        context, settings = self._context, self._context.settings
+        settings = self._settings
         assert isinstance(settings, SemanticSettings)
-        context.refresh()
-        on = "semantic" in context.history.totals
-        today, total = context.history.sums("semantic") if on else (SemanticTotals(), SemanticTotals())
+        self._admin.read_shared()
+        today, total = self._admin.totals.sums("semantic")
         known = next((one for one in reports if "model" in one), {})
         return models.SemanticStatus(
             mode=settings.semantic,
             error=settings.semantic_error,
-            running=context.semantic is not None,
+            running=True,
             problem=next((one["failure"] for one in reports if one["failure"]), ""),
             embedding=known.get("model", ""),
             questions=known.get("questions", 0),
@@ -94,20 +126,17 @@ class SemanticAdmin:
 
     async def mark(self, match_id: str) -> str:
         """Mark a match as wrong, and return its scope. Raises RequestRejected (404, 409)."""
-        context = self._context
-        match, verdict = marked_as_wrong(context.matches, match_id)
-        if context.semantic is None:
-            raise RequestRejected(409, "The semantic tier is off, so it takes no labels.", "tier_off")
+        match, verdict = marked_as_wrong(self._matches, match_id)
         if match_id in self._marking:
             raise RequestRejected(409, "This match is being marked by another request.", "already_marked")
         self._marking.add(match_id)
         try:
             try:
-                await context.semantic.feedback(match)
+                await self._tier.feedback(match)
             except InvalidInput as error:
                 raise RequestRejected(409, f"{error}.", "tier_off") from None
-            context.append_note("semantic", verdict)
-            context.flush_events()
+            self._append_verdict(verdict)
+            self._admin.flush_events()
         finally:
             self._marking.discard(match_id)
         return match.scope

@@ -9,11 +9,15 @@ from typing import Any
 
 from prometheus_client.core import Metric
 
+from knapcache.errors import StoreError
+from knapcache.features.semantic.admin import SemanticAdmin, TierReports
 from knapcache.features.semantic.event import SemanticEvent, VerdictEvent
+from knapcache.features.semantic.explanation import explained
 from knapcache.features.semantic.metrics import ScopeReports, collect_semantic
 from knapcache.features.semantic.opening import open_semantic
 from knapcache.features.semantic.recent_matches import RecentMatches
 from knapcache.features.semantic.totals import SemanticTotals
+from knapcache.proxy.admin_routes import AdminServices, FeatureExplanation, Route, SummaryField
 from knapcache.proxy.events.events import Event
 from knapcache.proxy.events.pipeline import EventPipeline
 from knapcache.proxy.features import Feature, ProxyContext
@@ -22,8 +26,6 @@ from knapcache.proxy.settings import Settings
 
 CHECK_INTERVAL = 5.0
 """Seconds between two looks at the certificates."""
-REPORT_SECONDS = 2.0
-"""How long the tier may take for a report: metrics do not wait for it."""
 
 
 class SemanticFeature(Feature):
@@ -33,10 +35,12 @@ class SemanticFeature(Feature):
     part = SemanticEvent
     note = VerdictEvent
     totals = SemanticTotals
+    explains = "What the semantic tier did with it; empty: it answered, or was not asked."
 
     def __init__(self, context: ProxyContext) -> None:
         super().__init__(context)
         self.calls = open_semantic(context)
+        self.reports = TierReports(self.calls.tier)
         self._serving: set[str] = set()
         """Tenants for which the tier could serve at the last look."""
         self._watch: asyncio.Task[None] | None = None
@@ -70,9 +74,7 @@ class SemanticFeature(Feature):
         self.matches.consume_verdicts(verdicts)
 
     async def before_metrics(self) -> None:
-        with contextlib.suppress(TimeoutError):  # then the last ones are shown
-            async with asyncio.timeout(REPORT_SECONDS):
-                self._reports = await self.calls.tier.report()
+        self._reports = await self.reports.read()
 
     def metrics(self) -> Iterator[Metric]:
         return collect_semantic(self._counted, self._reports)
@@ -93,6 +95,26 @@ class SemanticFeature(Feature):
         if call.exchange is None:
             return None
         return self.calls.begin(call.exchange, call.tenant, "" if call.route is None else call.route.name)
+
+    def admin_routes(self, admin: AdminServices) -> Sequence[Route]:
+        return SemanticAdmin(
+            self.context.settings,
+            admin,
+            self.calls.tier,
+            self.reports,
+            self.matches,
+            lambda verdict: self.context.events.append_note(self.name, verdict),
+        ).routes()
+
+    def summary_fields(self, admin: AdminServices) -> Sequence[SummaryField]:  # noqa: ARG002
+        return [SummaryField("semantic", bool, "Whether the semantic tier runs: see GET /semantic.", lambda: True)]
+
+    def explain(self, event: Event, *, content: bool) -> FeatureExplanation:
+        return explained(event, self.matches, self.context.cache, content=content)
+
+    async def after_purge(self) -> None:
+        with contextlib.suppress(StoreError):  # a later sweep removes the questions of purged entries
+            await self.calls.tier.sweep()
 
     def not_ready(self) -> str:
         return "the semantic tier is loading its model and labels" if self.calls.tier.starting else ""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 from knapcache.features.webhooks.client import WebhookClient
 from knapcache.features.webhooks.delivery import Webhooks
+from knapcache.features.webhooks.models import WebhookStatus, webhook_status
 from knapcache.features.webhooks.settings import WebhooksSettings
 from knapcache.features.webhooks.watch import StateWatcher
+from knapcache.proxy.admin_routes import AdminServices, SummaryField
 from knapcache.proxy.events.pipeline import EventPipeline
 from knapcache.proxy.features import Feature, ProxyContext
 
@@ -33,6 +36,17 @@ class WebhooksFeature(Feature):
         watcher = StateWatcher(self.webhooks, pipeline.upstream_health.report)
         pipeline.add_consumer(watcher)
         self._watch = asyncio.create_task(watcher.run())
+
+    def summary_fields(self, admin: AdminServices) -> Sequence[SummaryField]:  # noqa: ARG002
+        return [
+            SummaryField(
+                "webhooks",
+                list[WebhookStatus],
+                "The webhooks of the settings.",
+                lambda: [webhook_status(webhook) for webhook in self.webhooks.all],
+                of_health=True,
+            )
+        ]
 
     def notice(self, event: str, fields: dict[str, Any]) -> None:
         self.webhooks.send(event, **fields)

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from knapcache.cache.internal import InternalCache
-from knapcache.features.limits.limits import Limits
-from knapcache.features.semantic.control import SemanticControl
-from knapcache.features.semantic.recent_matches import RecentMatches
-from knapcache.features.webhooks.delivery import Webhook
 from knapcache.proxy.admin.audit import AuditLog
 from knapcache.proxy.admin.auth import Sessions
-from knapcache.proxy.admin.panels import FeaturePanel
 from knapcache.proxy.admin.tokens import AdminTokens
 from knapcache.proxy.events.history import History
 from knapcache.proxy.events.merged import MergedHealth, MergedHistory, MergedRecent, SharedProxies
 from knapcache.proxy.events.metrics import Metrics
 from knapcache.proxy.events.recent import RecentRequests
 from knapcache.proxy.events.upstream_health import UpstreamHealth
+from knapcache.proxy.features import Features
 from knapcache.proxy.http.auth import Authenticator
 from knapcache.proxy.settings import Settings
-
-
-async def nothing() -> None:
-    """Prepare nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,32 +35,20 @@ class AdminContext:
     authenticator: Authenticator
     flush_events: Callable[[], object]
     """Pass buffered events to the objects below. Runs on the event loop's thread."""
-    append_note: Callable[[str, Any], object]
-    """Add a note of a feature to the buffered events. Runs on the event loop's thread."""
     history: History | MergedHistory
     metrics: Metrics
     recent: RecentRequests | MergedRecent
     upstream_health: UpstreamHealth | MergedHealth
+    features: Features
+    """The features that are on."""
     request_log: Path | None
     """The folder of the request log, if there is one."""
     sessions: Sessions | None = None
     """Those of a shared store; None: those of this process."""
     shared: SharedProxies | None = None
     """The proxies of a shared store; None without one."""
-    limits: Limits | None = None
-    """The limits of this process, whose counters all processes share; None: there are none."""
-    webhooks: Sequence[Webhook] = ()
-    matches: RecentMatches = field(default_factory=RecentMatches)
-    """Recent matches of the semantic tier."""
-    before_metrics: Callable[[], Awaitable[None]] = nothing
-    """Prepares features for their metrics."""
-    semantic: SemanticControl | None = None
-    """The semantic tier of this process; None: it is off."""
-
-    panels: Sequence[FeaturePanel] = ()
-    """The features that the dashboard shows, on or off."""
 
     def refresh(self) -> None:
-        """Read the numbers of other proxies, which may wait for the engine of a shared store."""
+        """Read the numbers of other proxies, which may wait for the server of a shared store."""
         if self.shared is not None:
             self.shared.refresh()

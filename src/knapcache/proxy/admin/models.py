@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
+from knapcache.proxy.admin_routes import RequestModel as RequestModel
+from knapcache.proxy.admin_routes import ResponseModel as ResponseModel
 from knapcache.proxy.http.asgi_request import RequestRejected
 from knapcache.tags import MAX_TAGS, TAG
 
@@ -37,18 +39,6 @@ QueryBool = Annotated[bool, BeforeValidator(_from_query)]
 Count = Annotated[int, Field(ge=0)]
 MAX_SERIAL = 2**53 - 1
 """The largest whole number of JavaScript."""
-
-
-class RequestModel(BaseModel):
-    """Parameters or body of a request."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class ResponseModel(BaseModel):
-    """Body of a response."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class HistoryQuery(RequestModel):
@@ -200,6 +190,8 @@ class PurgePreview(ResponseModel):
 class Purged(ResponseModel):
     """Number of removed entries; 0 with `dry_run`, which has a preview."""
 
+    recorded: ClassVar[frozenset[str]] = frozenset({"purged"})
+
     purged: Count
     preview: PurgePreview | SkipJsonSchema[None] = None
 
@@ -248,6 +240,8 @@ class RequestPage(ResponseModel):
 
 class Saved(ResponseModel):
     """Whether the state was written."""
+
+    recorded: ClassVar[frozenset[str]] = frozenset({"saved"})
 
     saved: bool
 

@@ -1,4 +1,4 @@
-"""The routes of the admin API, and the OpenAPI document that is generated from them and from the models.
+"""The core's routes of the admin API, and the OpenAPI document that is generated from all routes and their models.
 
 The cached endpoints are the providers' to describe. The document lists them with the request and response headers that
 control the cache.
@@ -6,8 +6,7 @@ control the cache.
 
 from __future__ import annotations
 
-import functools
-from dataclasses import dataclass
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any, Literal
 
@@ -15,25 +14,18 @@ import orjson
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from knapcache.features.content_log import models as content_models
-from knapcache.features.limits import models as limit_models
-from knapcache.features.semantic import models as semantic_models
 from knapcache.model import Endpoint
 from knapcache.proxy.admin import (
     access_models,
     models,
     panels,
     proxy_models,
-    request_models,
     summary_models,
 )
 from knapcache.proxy.admin.auth import COOKIE
-from knapcache.proxy.admin.models import RequestModel, ResponseModel
-from knapcache.proxy.admin.tokens import Role
+from knapcache.proxy.admin_routes import Access, RequestModel, ResponseModel, Route
 
 ROOT = "/admin/v1"
-ALIASES = {"/semantic": "/admin/api/semantic", "/semantic/feedback": "/admin/api/semantic/feedback"}
-"""Second addresses of some routes."""
 ERRORS = {
     400: "Invalid request.",
     401: "No token, or a wrong one.",
@@ -47,58 +39,6 @@ ERRORS = {
     503: "The store does not answer, or the audit log or a token cannot be written.",
 }
 REFERENCE = "#/components/schemas/{model}"
-Access = Literal["token", "session", "public"]
-
-
-class NoParameters(RequestModel):
-    """No path or query parameters."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Route:
-    """One method of one path."""
-
-    method: Literal["GET", "POST", "DELETE"]
-    path: str
-    name: str
-    """Name of the method of `Admin` that serves it."""
-    summary: str
-    response: type[ResponseModel] | None
-    """None: an object without a model."""
-    access: Access = "token"
-    """session: the cookie is required; public: no authentication."""
-    parameters: type[RequestModel] = NoParameters
-    body: type[RequestModel] | None = None
-    status: int = 200
-    errors: tuple[int, ...] = ()
-    operator: bool | None = None
-    """Whether it needs the role operator. None: it does unless it only reads."""
-
-    @property
-    def changes(self) -> bool:
-        """Whether it changes something, apart from sessions. Such a request is recorded before it is carried out."""
-        return self.method != "GET" and self.access == "token"
-
-    @property
-    def role(self) -> Role:
-        """The role that a token must have."""
-        needed = self.changes if self.operator is None else self.operator
-        return "operator" if needed else "read-only"
-
-    @property
-    def all_errors(self) -> tuple[int, ...]:
-        """Every error status that the route can return."""
-        found = {421, *self.errors}
-        found.add(403)
-        if self.access != "public":
-            found |= {401, 429}
-        if self.changes:
-            found.add(503)
-        if self.method != "GET":
-            found |= {400, 413}
-        if self.parameters.model_fields:
-            found.add(400)
-        return tuple(sorted(found))
 
 
 ROUTES: tuple[Route, ...] = (
@@ -119,23 +59,6 @@ ROUTES: tuple[Route, ...] = (
           response=proxy_models.ProxyPage, errors=(503,)),
     Route(method="GET", path="/requests", name="requests", summary="Recent requests of all processes",
           response=models.RequestPage, parameters=models.RequestsQuery, errors=(503,)),
-    Route(method="GET", path="/requests/{serial}", name="request",
-          summary="One request, and why it was a hit or a miss",
-          response=request_models.RequestDetail, parameters=request_models.RequestPath, errors=(404, 503)),
-    Route(method="GET", path="/limits", name="limits", summary="Limits of tenants and of all callers, and their use",
-          response=limit_models.LimitPage),
-    Route(method="GET", path="/semantic", name="semantic",
-          summary="State of the semantic tier, its certificates and its recent matches",
-          response=semantic_models.SemanticStatus, parameters=semantic_models.SemanticQuery, errors=(503,)),
-    Route(method="POST", path="/semantic/feedback", name="mark_match",
-          summary="Mark a match of the semantic tier as wrong", response=semantic_models.MarkedMatch,
-          body=semantic_models.MatchFeedback, errors=(404, 409, 503)),
-    Route(method="GET", path="/log", name="search_log", summary="Search the content log",
-          response=content_models.LogPage, parameters=content_models.LogQuery, operator=True, errors=(409, 503)),
-    Route(method="GET", path="/log/lines/{line}", name="log_line", summary="One line of the content log",
-          response=content_models.LogLine, parameters=content_models.LogPath, operator=True, errors=(404, 409, 503)),
-    Route(method="POST", path="/log/purge", name="purge_log", summary="Delete lines of the content log",
-          response=content_models.PurgedLines, body=content_models.LogPurge, errors=(409, 503)),
     Route(method="POST", path="/snapshot", name="snapshot", summary="Write the policy's state and the history now",
           response=models.Saved, errors=(409, 503)),
     Route(method="POST", path="/plan", name="start_plan", summary="Start a capacity plan from the request log",
@@ -182,20 +105,20 @@ SECURITY: dict[Access, list[dict[str, list[str]]]] = {
 }
 
 
-def schemas() -> dict[str, Any]:
+def schemas(routes: Sequence[Route]) -> dict[str, Any]:
     """Return the JSON schemas of all bodies by model name."""
     used: list[tuple[type[BaseModel], Literal["validation", "serialization"]]] = [(models.Error, "serialization")]
-    used += [(route.response, "serialization") for route in ROUTES if route.response is not None]
-    used += [(route.body, "validation") for route in ROUTES if route.body is not None]
+    used += [(route.response, "serialization") for route in routes if route.response is not None]
+    used += [(route.body, "validation") for route in routes if route.body is not None]
     _, document = models_json_schema(used, ref_template=REFERENCE)
     found: dict[str, Any] = document["$defs"]
     return found
 
 
-def document() -> dict[str, Any]:
-    """Return the OpenAPI 3.1 document."""
+def document(routes: Sequence[Route]) -> dict[str, Any]:
+    """Return the OpenAPI 3.1 document of these routes."""
     paths: dict[str, dict[str, Any]] = {}
-    for route in ROUTES:
+    for route in routes:
         paths.setdefault(ROOT + route.path, {})[route.method.lower()] = _operation(route)
     for endpoint in Endpoint:
         paths[f"/v1/{endpoint.value}"] = {"post": _cached_operation(endpoint)}
@@ -208,7 +131,7 @@ def document() -> dict[str, Any]:
         },
         "paths": paths,
         "components": {
-            "schemas": schemas(),
+            "schemas": schemas(routes),
             "securitySchemes": {
                 "token": {"type": "http", "scheme": "bearer", "description": "An admin token."},
                 "session": {
@@ -222,13 +145,9 @@ def document() -> dict[str, Any]:
     }
 
 
-@functools.cache
-def encoded_document() -> bytes:
-    """Return the document as JSON.
-
-    It is generated on the first call and not when the proxy starts: pydantic takes 0.1 s for the schemas.
-    """
-    return orjson.dumps(document())
+def encoded_document(routes: Sequence[Route]) -> bytes:
+    """Return the document as JSON. pydantic takes 0.1 s for the schemas."""
+    return orjson.dumps(document(routes))
 
 
 def _body(model: type[RequestModel | ResponseModel] | None) -> dict[str, Any]:

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from typing import Any
 
 from knapcache.cache.purging import purge_conditions
 from knapcache.errors import Incomplete, NotOwner, StoreError
-from knapcache.features.prefix.models import prefix_summary
-from knapcache.features.prefix.totals import PrefixTotals
-from knapcache.features.webhooks.delivery import Webhook
 from knapcache.keys.outline import outline_of
 from knapcache.proxy.admin import models, proxy_models
 from knapcache.proxy.admin import summary_models as totals
 from knapcache.proxy.admin.amounts import MB, amounts, doubling, first_request, price_of_model, prices_of
 from knapcache.proxy.admin.context import AdminContext
 from knapcache.proxy.admin.route_models import route_statuses
+from knapcache.proxy.admin_routes import SummaryField
 from knapcache.proxy.events.recent import MAX_RECENT
 from knapcache.wire.base import expanded
 
@@ -46,7 +44,10 @@ class Overview:
         self._scan: dict[str, Any] = {}
         self._scan_expiry = 0.0
 
-    def summary(self) -> totals.Summary:
+    def summary(
+        self, model: type[totals.Summary] = totals.Summary, fields: Sequence[SummaryField] = ()
+    ) -> totals.Summary:
+        """Return the summary. fields: those of features, which the model has."""
         context, settings, now = self._context, self._context.settings, time.time()
         context.refresh()
         context.history.poll_shadows()
@@ -55,9 +56,7 @@ class Overview:
         capacity = stats.get("size_limit") or stats["capacity"]
         twice = f"{policy}@2x"
         more = doubling(context.history, twice, now) if twice in settings.shadows else None
-        prefix_on = "prefix" in context.history.totals
-        prefix_sums = context.history.sums("prefix") if prefix_on else (PrefixTotals(), PrefixTotals())
-        return totals.Summary(
+        return model(
             now=now,
             started=context.started,
             since=context.history.since,
@@ -88,12 +87,10 @@ class Overview:
             price_per_mb=None if more is None else more.saves / (capacity / MB),
             least_value_per_mb=self._scanned()["least_value_per_mb"],
             doubling=more,
-            health=self._health(stats),
+            health=self._health(stats, fields),
             first_request=first_request(settings),
-            prefix=prefix_summary(settings.prefix, *prefix_sums),
             routes=route_statuses(settings.route, (event for _, event in context.recent.newest(MAX_RECENT))),
-            semantic=context.semantic is not None,
-            content_log=context.settings.content_log and context.settings.show_content,
+            **{field.name: field.value() for field in fields if not field.of_health},
         )
 
     def _tenants(self) -> list[totals.TenantUsage]:
@@ -134,17 +131,18 @@ class Overview:
             self._scan_expiry = ended + RESCAN_FACTOR * (ended - began)
         return self._scan
 
-    def _health(self, stats: dict[str, Any]) -> totals.HealthStatus:
+    def _health(self, stats: dict[str, Any], fields: Sequence[SummaryField]) -> Any:
+        """Return the values of `HealthStatus`, which the model of the summary validates with the fields of features."""
         breaker = stats.get("breaker", {})
         state = breaker.get("state", "closed")
-        return totals.HealthStatus(
+        return dict(
             store="memory" if self._context.memory_fallback else "ok" if state == "closed" else state,
             owner=stats["owner"],
             workers=self._context.settings.workers,
             upstreams=[totals.UpstreamStatus(**upstream) for upstream in self._context.upstream_health.report()],
             breaker=breaker,
             engine=self._engine(),
-            webhooks=[webhook_status(webhook) for webhook in self._context.webhooks],
+            **{field.name: field.value() for field in fields if field.of_health},
         )
 
     def _engine(self) -> proxy_models.EngineStatus | None:
@@ -242,15 +240,3 @@ class Overview:
         self._context.cache.maintain()
         self._context.history.poll_shadows()
         return self._context.history.save()
-
-
-def webhook_status(webhook: Webhook) -> totals.WebhookStatus:
-    """Return the state of a webhook."""
-    last = webhook.last
-    return totals.WebhookStatus(
-        name=webhook.settings.name,
-        events=list(webhook.settings.events),
-        event=None if last is None else last.event,
-        time=None if last is None else last.time,
-        error="" if last is None else last.error,
-    )

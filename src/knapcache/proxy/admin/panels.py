@@ -1,8 +1,8 @@
 """Features on the dashboard: which are on, the module of each, and the setting that turns it on.
 
 The page imports the module of every feature that is on, from `/dashboard/features/NAME/panel.js`. The module draws a
-view at `/dashboard/NAME` and a part of the overview (dashboard/frame.js says how). `AdminContext.panels` is the only
-list of them. Features without the file `panel.js` beside their module are not on the page.
+view at `/dashboard/NAME` and a part of the overview (dashboard/frame.js says how).
+Features without the file `panel.js` beside their module are not on the page.
 """
 
 from __future__ import annotations

@@ -76,5 +76,4 @@ class RequestDetail(RequestRow):
     words: Annotated[str | None, Field(description="First words of the prompt; null: unknown, or not shown.")]
     stored: Annotated[bool, Field(description="Whether its answer is in the cache now.")]
     answer: Annotated[str, Field(description="What became of its answer.")]
-    semantic: Annotated[str, Field(description="What the semantic tier did with it; empty: it answered, or is off.")]
     why: Explanation

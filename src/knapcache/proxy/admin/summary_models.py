@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, create_model
 
-from knapcache.features.prefix.models import PrefixSummary
 from knapcache.proxy.admin.models import Count, ResponseModel
 from knapcache.proxy.admin.proxy_models import EngineStatus
 from knapcache.proxy.admin.route_models import RouteStatus
+from knapcache.proxy.admin_routes import SummaryField
 
 
 class Usage(ResponseModel):
@@ -157,18 +158,8 @@ class UpstreamStatus(ResponseModel):
     open_until: Annotated[float | None, Field(description="Unix time of the next probe; null: healthy.")]
 
 
-class WebhookStatus(ResponseModel):
-    """A webhook, and the last delivery of the owner process."""
-
-    name: str
-    events: Annotated[list[str], Field(description="Events that it gets; none: all.")]
-    event: Annotated[str | None, Field(description="The last event that was sent to it; none: there was none.")]
-    time: Annotated[float | None, Field(description="When it was delivered, or tried the last time, Unix time.")]
-    error: Annotated[str, Field(description="Why it was not delivered; empty if it was.")]
-
-
 class HealthStatus(ResponseModel):
-    """State of the store, of the upstreams and of the webhooks."""
+    """State of the store and of the upstreams."""
 
     store: Literal["ok", "open", "half-open", "memory"]
     owner: Annotated[bool, Field(description="Whether this process decides and writes.")]
@@ -179,11 +170,10 @@ class HealthStatus(ResponseModel):
         EngineStatus | None,
         Field(description="Of a shared store. While it is away, the numbers are those of this proxy."),
     ]
-    webhooks: list[WebhookStatus]
 
 
 class Summary(ResponseModel):
-    """Everything on the dashboard's first page."""
+    """Everything on the dashboard's first page. Features that are on add fields."""
 
     now: float
     started: float
@@ -213,10 +203,22 @@ class Summary(ResponseModel):
     doubling: Doubling | None
     health: HealthStatus
     first_request: FirstRequest
-    prefix: Annotated[PrefixSummary, Field(description="Prompt caching at providers.")]
     routes: Annotated[list[RouteStatus], Field(description="Rules for a part of the requests.")]
-    semantic: Annotated[bool, Field(description="Whether the semantic tier runs: see GET /semantic.")]
-    content_log: Annotated[bool, Field(description="Whether operators can search the content log: see GET /log.")]
+
+
+def summary_with(fields: Iterable[SummaryField]) -> type[Summary]:
+    """Return the model of a summary with fields of features."""
+    own: dict[bool, dict[str, Any]] = {False: {}, True: {}}
+    for field in fields:
+        own[field.of_health][field.name] = (field.type, Field(description=field.description))
+    health = create_model("HealthStatus", __base__=HealthStatus, __doc__=HealthStatus.__doc__, **own[True])
+    return create_model(
+        "Summary",
+        __base__=Summary,
+        __doc__="Everything on the dashboard's first page.",
+        health=(health, ...),
+        **own[False],
+    )
 
 
 class UsageHistory(ResponseModel):

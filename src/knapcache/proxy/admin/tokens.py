@@ -24,19 +24,19 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import anyio
 import anyio.to_thread
 
 from knapcache.errors import InvalidInput
+from knapcache.proxy.admin_routes import Role as Role
 from knapcache.proxy.http.asgi_request import RequestRejected
 from knapcache.proxy.settings import AdminTokenSettings, Settings
 from knapcache.proxy.settings.secrets import TOKEN, admin_token, read_token, replace_token
 
 log = logging.getLogger("knapcache.serve")
 
-Role = Literal["read-only", "operator"]
 ADMIN = "admin"
 """Name of the token that always exists."""
 CHECK_INTERVAL = 1.0

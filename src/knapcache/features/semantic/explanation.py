@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+import time
 
+from knapcache.cache.internal import InternalCache
+from knapcache.features.semantic.event import SemanticEvent
 from knapcache.features.semantic.reasons import EXCLUSIONS, FAILURES
+from knapcache.features.semantic.recent_matches import RecentMatches
 from knapcache.proxy.admin.request_models import Explanation, FieldDifference, SimilarEntry
+from knapcache.proxy.admin_routes import FeatureExplanation
 from knapcache.proxy.events.events import Event
 
 NOT_MATCHED = {
@@ -16,14 +20,22 @@ NOT_MATCHED = {
 }
 
 
-def similar_answer(
-    event: Event, created: float | None, endpoint: str, model: str, tenant: str, *, content: bool
-) -> Explanation:
-    """Explain an answer by similarity. created: when the entry was stored that answered; None: it is gone since."""
-    match = event.parts.get("semantic")
+def explained(event: Event, matches: RecentMatches, cache: InternalCache, *, content: bool) -> FeatureExplanation:
+    """Return what the tier did with a request, with the verdict that followed. May wait for the disk."""
+    match: SemanticEvent | None = event.parts.get("semantic")
     if match is None:
-        text = "The stored answer to a question in another wording was sent. Its proxy knows the match."
-        return Explanation(kind="similar", title="The answer to a similar question", text=text)
+        return FeatureExplanation()
+    known = matches.find(match.match_id)
+    match = match if known is None else known.match
+    why = None
+    if event.outcome == "similar":
+        entry = cache.browser.entry(match.matched_key)
+        why = similar_answer(event, match, None if entry is None else time.time() - entry["age"], content=content)
+    return FeatureExplanation(tier_text(match), why, match.question or None)
+
+
+def similar_answer(event: Event, match: SemanticEvent, created: float | None, *, content: bool) -> Explanation:
+    """Explain an answer by similarity. created: when the entry was stored that answered; None: it is gone since."""
     text = (
         f"No identical request was stored, but one in another wording. The similarity of the questions is "
         f"{match.similarity:.3f}, and the estimated risk of a wrong answer {percent(match.risk)}"
@@ -39,9 +51,9 @@ def similar_answer(
     )
     nearest = SimilarEntry(
         key=match.matched_key,
-        endpoint=endpoint,
-        model=model,
-        tenant=tenant,
+        endpoint=event.endpoint,
+        model=event.model,
+        tenant=event.tenant,
         created=created or 0.0,
         stored=created is not None,
         words=match.matched_question if content and match.matched_question else None,
@@ -51,7 +63,7 @@ def similar_answer(
     return Explanation(kind="similar", title=title, text=text, at=created, nearest=nearest)
 
 
-def tier_text(match: Any) -> str:
+def tier_text(match: SemanticEvent | None) -> str:
     """Return what the tier did with a request that it did not answer; empty if it did, or was not asked."""
     if match is None or match.kind == "served":
         return ""
