@@ -18,7 +18,7 @@ from tests.support.redis_servers import RedisProcess
 from tests.support.running_proxy import RunningProxy
 from tests.support.timing import wait_until
 
-CALLERS = 150
+CALLERS = 80
 MANY_CALLERS = 500
 REQUESTS, DOLLARS = 40, 0.003
 CONFIG = f"""
