@@ -1,7 +1,7 @@
 // Limits of tenants and of all callers together, and what is used of them.
 
 import * as api from "/dashboard/api.js";
-import { addStyles, h, setText } from "/dashboard/dom.js";
+import { addStyles, figure, h, setText } from "/dashboard/dom.js";
 import { age, moment, percent, tokens, usd } from "/dashboard/format.js";
 import { TableCard } from "/dashboard/table.js";
 
@@ -39,14 +39,12 @@ function bar(row) {
 
 /** The limit that is nearest to its end. */
 export function card(root) {
-  const share = h("p", { class: "middle" }), text = h("p", { class: "sub" });
-  root.append(share, text);
+  const show = figure(root);
   return async () => {
     const { rows } = await api.get("/limits");
     const [first] = rows.sort((a, b) => b.ratio - a.ratio);
-    setText(share, first ? percent(first.ratio) : "–");
-    share.className = `middle ${color(first ?? { ratio: 0 })}`;
-    setText(text, first ? `of the ${NAMES[first.limit] ?? first.limit} of ${owner(first)}, the limit that is used most` : "No limits.");
+    if (first) show(percent(first.ratio), `of the ${NAMES[first.limit] ?? first.limit} of ${owner(first)}, the limit that is used most`, color(first));
+    else show("–", "No limits.");
   };
 }
 

@@ -4,7 +4,7 @@
 // reported usage is counted as such and is in no sum.
 
 import { copyable } from "/dashboard/dialogs.js";
-import { addStyles, fact, h, radioGroup, setText } from "/dashboard/dom.js";
+import { addStyles, fact, figure, h, radioGroup, setText } from "/dashboard/dom.js";
 import { count, day, minute, percent, tokens, usd } from "/dashboard/format.js";
 import { noRequests } from "/dashboard/welcome.js";
 
@@ -87,12 +87,11 @@ addStyles(`
 
 /** The share of input that providers have read from their prompt caches. */
 export function card(root) {
-  const share = h("p", { class: "middle" }), text = h("p", { class: "sub" });
-  root.append(share, text);
+  const show = figure(root);
   return ({ prefix }) => {
     const input = sum(prefix.all.upstreams, "input");
-    setText(share, input ? percent(sum(prefix.all.upstreams, "read") / input) : "–");
-    setText(text, input ? `of ${tokens(input)} input tokens were read from the providers' prompt caches` : "No input tokens were reported yet.");
+    if (input) show(percent(sum(prefix.all.upstreams, "read") / input), `of ${tokens(input)} input tokens were read from the providers' prompt caches`);
+    else show("–", "No input tokens were reported yet.");
   };
 }
 

@@ -4,7 +4,7 @@
 
 import * as api from "/dashboard/api.js";
 import { confirm, toast } from "/dashboard/dialogs.js";
-import { addStyles, byId, fact, h, setText } from "/dashboard/dom.js";
+import { addStyles, byId, fact, figure, h, setText } from "/dashboard/dom.js";
 import { clock, count, counted, day, digits, minute, percent, time, usd } from "/dashboard/format.js";
 
 const LISTED = 20; // matches
@@ -55,13 +55,11 @@ addStyles(`
 
 /** Whether the tier serves, and what is certified. */
 export function card(root) {
-  const state = h("p", { class: "middle" }), line = h("p", { class: "sub" });
-  root.append(state, line);
+  const show = figure(root);
   return async () => {
     const { scopes, problem } = await api.get("/semantic", { limit: 1 });
     const serving = scopes.filter((scope) => scope.state === "serving"), judged = scopes.reduce((total, { all }) => total + labels(all), 0);
-    setText(state, problem ? "Does not work" : serving.length ? "Serving" : "In the shadow");
-    setText(line, problem || (serving.length ? `${count(scopes.reduce((total, { all }) => total + all.served, 0))} answers by similarity; at most ${rate(Math.max(...serving.map(({ bound }) => bound)))} are wrong`
+    show(problem ? "Does not work" : serving.length ? "Serving" : "In the shadow", problem || (serving.length ? `${count(scopes.reduce((total, { all }) => total + all.served, 0))} answers by similarity; at most ${rate(Math.max(...serving.map(({ bound }) => bound)))} are wrong`
       : `${counted(judged, "match", "matches")} judged so far`));
   };
 }

@@ -1,19 +1,15 @@
 // Webhooks and their last deliveries.
 
-import { h, setText } from "/dashboard/dom.js";
+import { dot, figure, h, setText } from "/dashboard/dom.js";
 import { age, counted } from "/dashboard/format.js";
 import { TableCard } from "/dashboard/table.js";
 
-const dot = (kind) => h("i", { class: `dot ${kind}`, "aria-hidden": "true" });
-
 export function card(root) {
-  const state = h("p", { class: "middle" }), text = h("p", { class: "sub" });
-  root.append(state, text);
+  const show = figure(root);
   return ({ health: { webhooks }, now }) => {
     const failed = webhooks.filter(({ error }) => error), last = webhooks.filter(({ event }) => event).sort((a, b) => b.time - a.time)[0];
-    state.className = `middle ${failed.length ? "bad" : ""}`;
-    setText(state, failed.length ? `${failed.length} of ${webhooks.length} failed` : counted(webhooks.length, "webhook"));
-    setText(text, failed.length ? `${failed[0].name}: ${failed[0].error}` : last ? `The last event, ${last.event}, was delivered ${age(now - last.time)} ago.` : "No event yet.");
+    if (failed.length) show(`${failed.length} of ${webhooks.length} failed`, `${failed[0].name}: ${failed[0].error}`, "bad");
+    else show(counted(webhooks.length, "webhook"), last ? `The last event, ${last.event}, was delivered ${age(now - last.time)} ago.` : "No event yet.");
   };
 }
 

@@ -34,7 +34,7 @@ export function replaceRows(body, rows) {
   if (key) body.querySelector(`[data-key="${CSS.escape(key)}"]`)?.querySelector("button, a")?.focus({ preventScroll: true });
 }
 
-/** Fill a radio group; arrow keys move the selection. Returns a function that selects a value without calling onSelect. */
+/** Fill a radio group; arrow keys move the selection. */
 export function radioGroup(root, options, selected, onSelect) {
   const buttons = options.map(([value, label]) =>
     h("button", { type: "button", role: "radio", data: { value }, on: { click: () => select(value) } }, label));
@@ -59,11 +59,24 @@ export function radioGroup(root, options, selected, onSelect) {
   });
   root.replaceChildren(...buttons);
   mark(selected);
-  return mark;
 }
 
 /** A row of a description list: its name and its value. */
 export const fact = (name, ...value) => h("div", {}, h("dt", {}, name), h("dd", {}, ...value));
+
+/** A number and a line below it, for a card. Returns a function that sets both. kind: "", "warn" or "bad". */
+export function figure(root) {
+  const [number, line] = [h("p", {}), h("p", { class: "sub" })];
+  root.append(number, line);
+  return (value, text, kind = "") => {
+    number.className = `middle ${kind}`;
+    setText(number, value);
+    setText(line, text);
+  };
+}
+
+/** A coloured dot. kind: "good", "fair" or "bad". */
+export const dot = (kind) => h("i", { class: `dot ${kind}`, "aria-hidden": "true" });
 
 /** Add style rules of a feature. The page's content security policy forbids <style> elements. */
 export function addStyles(rules) {

@@ -1,6 +1,6 @@
 // Health of the policy and its Oracle, the store and the upstreams.
 
-import { byId, fact, h, setText } from "./dom.js";
+import { byId, dot, fact, h, setText } from "./dom.js";
 import { age, bytes, count, counted, moment, percent, time } from "./format.js";
 import { allViews } from "./frame.js";
 
@@ -8,7 +8,6 @@ const STORE = { ok: ["good", "ok"], "half-open": ["fair", "recovering: breaker h
 const ENGINE = { ok: ["ok", "good"], "read-only": ["takes no writes: new answers are not stored", "fair"], away: ["does not answer: requests go upstream", "bad"] };
 const UPSTREAM = { healthy: "good", "half-open": "fair", open: "bad" };
 
-const dot = (kind) => h("i", { class: `dot ${kind}`, "aria-hidden": "true" });
 const facts = (list) => h("dl", { class: "facts" }, list.filter(Boolean).map(([name, value, kind]) => fact(name, kind && dot(kind), value)));
 const storeState = ({ store }) => STORE[store] ?? ["fair", store];
 

@@ -1,18 +1,41 @@
 // The view of savings: by policy, by capacity, by model and by tenant.
 
 import { byId, h, setText } from "./dom.js";
-import { percent } from "./format.js";
+import { bytes, count, noun, percent, usd } from "./format.js";
 import { shown } from "./frame.js";
 import { History } from "./history.js";
 import { since } from "./overview.js";
 import { Plan } from "./plan.js";
-import { savingsByPolicy, sum } from "./usage.js";
-import { UsageTables } from "./usage_tables.js";
+import { TableCard } from "./table.js";
+import { hitRate, savingsByPolicy, sum } from "./usage.js";
 import { noRequests } from "./welcome.js";
+
+const MAX_ROWS = 50; // per table; the server sums up the others in one row
+
+const NAMELESS = { model: "no model named", tenant: "not identified" }; // of requests that were rejected
+const PRICE = {
+  free: ["free", "It runs on this machine: savings are in seconds and tokens"],
+  unknown: ["no price known", "Savings are in seconds and tokens. The setting prices can set a price"],
+  mixed: ["price of some answers not known", "Dollars are of the answers whose price is known"],
+  simulated: ["simulated price", "It runs on this machine. Its price is made up, in the setting prices"],
+};
+
+/** Highest cost without a cache first. */
+const cost = (row) => row.cost_spent + row.cost_saved;
+const sorted = (list) => [...list].sort((a, b) => cost(b) - cost(a) || b.requests - a.requests || (a.name < b.name ? -1 : 1)).slice(0, MAX_ROWS);
+
+/** Dollars that limits count in addition, because the cost of some calls is not known. */
+const estimated = (row) => row.usd_estimated > 0
+  ? h("small", { class: "price", title: "Calls without a usage that can be billed. Limits count this estimate for them" }, `and ${usd(row.usd_estimated)} estimated`) : null;
+
+/** The tables of models and tenants. */
+const usageTable = (id, title, first, fourth) => new TableCard(id, title,
+  [[first, "model"], ["Requests"], ["Hit rate"], fourth, ["Spent", "hide-tiny"], ["Saved"]], { dollars: true, tall: true, empty: noRequests(".") });
 
 export function view(root) {
   let live = "", points = null, drawnFor = "";
-  const plan = new Plan(), tables = new UsageTables(root);
+  const plan = new Plan(), models = usageTable("models", "Models", "Model", ["", "hide-small"]), tenants = usageTable("tenants", "Tenants", "Tenant", ["Size", "hide-small"]);
+  root.append(h("div", { class: "twins" }, models.root, tenants.root));
   const draw = () => {
     drawnFor = shown.id;
     drawPolicies(savingsByPolicy(sum(points), live), sum(points));
@@ -26,7 +49,9 @@ export function view(root) {
   return async (summary, slow) => {
     live = summary.policy.name;
     drawMarginal(summary);
-    tables.update(summary);
+    setText(models.head.querySelector(".hide-small"), `By ${noun(shown.unit)}`);
+    drawUsage(models, "model", summary.models, (row) => percent(row.cost_saved / cost(row)));
+    drawUsage(tenants, "tenant", summary.tenants, (row) => size(row, summary.storage));
     if (points && drawnFor !== shown.id) draw();
     if (slow) await history.load();
   };
@@ -75,4 +100,25 @@ function drawPolicies(list, total) {
   });
   setText("policies-sub", total.requests === 0 ? "" : list.length < 2 ? "No other policy was simulated in this time. Simulations begin when the policies are compiled, about a minute after the first start."
     : differences.length && highest > Number.MIN_VALUE && total.evictions > 0 ? `knapcache saved ${differences.join(" and ")} at the same capacity.` : "");
+}
+
+function price(row) {
+  if (!PRICE[row.price] || !shown.asksPrices) return null;
+  const [text, title] = PRICE[row.price];
+  return h("small", { class: "price", title }, text);
+}
+
+function size(row, storage) {
+  const limit = row.quota || storage.usable;
+  const bar = h("b", {});
+  bar.style.width = `${limit ? Math.min(100, (100 * (row.bytes ?? 0)) / limit) : 0}%`;
+  return [row.quota ? `${bytes(row.bytes)} of ${bytes(row.quota)}` : bytes(row.bytes), h("i", { class: "mini", "aria-hidden": "true" }, bar)];
+}
+
+function drawUsage(table, field, list, fourth) {
+  table.draw(sorted(list), (row) => [
+    h("td", { class: "model" }, row.name ? h("a", { class: "link", title: `Show the entries of ${row.name}`, href: `/dashboard/entries?${new URLSearchParams({ [field]: row.name })}` }, row.name) : NAMELESS[field], price(row)),
+    h("td", {}, count(row.requests)), h("td", {}, percent(hitRate(row))), h("td", { class: "hide-small" }, fourth(row)),
+    h("td", { class: "hide-tiny" }, shown.sum(row, "spent"), estimated(row)), h("td", { class: "saved", title: `${count(row.tokens_saved)} tokens` }, shown.sum(row, "saved"))],
+  { key: (row) => row.name, also: shown.id });
 }

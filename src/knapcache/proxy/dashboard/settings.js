@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { copyable, toast } from "./dialogs.js";
-import { byId, h, setText } from "./dom.js";
+import { byId, dot, h, setText } from "./dom.js";
 import { age, count, moment } from "./format.js";
 import { panels } from "./frame.js";
 import { serverFacts } from "./health.js";
@@ -50,14 +50,14 @@ export function view(root) {
 function drawFeatures() {
   byId("panels").replaceChildren(...panels.map(({ name, title, about, on, turn_on: line }) => h("li", { data: { name, on } },
     h("b", {}, on ? h("a", { href: `/dashboard/${name}` }, title) : title), h("span", { class: "note" }, about),
-    on ? h("span", { class: "state" }, h("i", { class: "dot good", "aria-hidden": "true" }), "on") : copyable(line, `the setting of ${title}`))));
+    on ? h("span", { class: "state" }, dot("good"), "on") : copyable(line, `the setting of ${title}`))));
 }
 
 function drawProxies(table, place, { engine, rows, ended, ignored }, now) {
   const since = age(now - engine.since), problem = { "read-only": `takes no writes, for ${since}`, away: `does not answer, for ${since}` }[engine.state];
   const more = [ended && `${count(ended)} more have ended and are part of the sums`, ignored && `${count(ignored)} documents could not be read`];
   setText(table.note, more.filter(Boolean).join("; "));
-  place.replaceChildren(h("i", { class: `dot ${{ ok: "good", "read-only": "fair" }[engine.state] ?? "bad"}`, "aria-hidden": "true" }),
+  place.replaceChildren(dot({ ok: "good", "read-only": "fair" }[engine.state] ?? "bad"),
     problem ? `${engine.place} ${problem}: ${engine.reason}. The numbers on this page are those of this proxy.` : engine.place);
   table.draw(rows, (row) => [
     cell([row.host, row.this && h("small", { class: "price" }, "this page"), row.workers > 1 && h("small", { class: "price" }, `${count(row.workers)} workers`)], "model", row.id),
