@@ -4,11 +4,11 @@
 
 Cosmic Ray makes the mutants and runs the tests. mutate.toml lists the areas: the files of each, and the tests that can
 notice a fault in them. The sample has the same number of mutants from each area; the same seed and source give the same
-sample. Tests run in copies of the tree. The tests of an area first run without a mutant, and must pass. A mutant whose
-tests take three times as long as that and 30 seconds more counts as noticed (timeout).
+sample. Tests run in copies of the tree, first without a mutant: if they fail, the area is untested. A mutant whose tests
+take three times as long as that and 30 seconds more counts as noticed (timeout).
 
-mutmut 3.8 does not fit. It calls each function through a wrapper, and demands that all tests pass that way before the
-first mutant. Some do not: the wrapper triples the depth of recursion, and costs time that tests measure.
+mutmut 3.8 was tried: it needs all tests to pass with a wrapper around each function, whose frames triple the depth of
+recursion. tests/keys fails that way.
 
 Prints a table and the survivors; writes mutation.json to DIR. Exit code 1 if less than 95 % are noticed.
 """
@@ -37,8 +37,7 @@ from knapcache.cli.output import print_table
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-STATES = ("noticed", "timeout", "survived", "equivalent")
-TARGET = 0.95
+STATES = ("noticed", "timeout", "survived", "equivalent", "untested")
 Mutant = dict[str, Any]
 """area, file, line, operator, occurrence (of the operator in the file), old and new (first line that differs), state"""
 
@@ -83,7 +82,8 @@ def mutants_of(area: str, seed: int) -> Iterator[Mutant]:
         pairs = zip(source.split("\n"), mutated.split("\n"), strict=False)
         old, new = next((a.strip(), b.strip()) for a, b in pairs if a != b)
         if not re.match(CONFIG["ignored"], old):
-            yield {"area": area, "file": path, "line": line, "operator": name, "occurrence": k, "old": old, "new": new}
+            mutant = {"area": area, "file": path, "line": line, "operator": name, "occurrence": k}
+            yield mutant | {"old": old, "new": new, "state": "untested"}
 
 
 def run_area(area: str, number: int, seed: int) -> list[Mutant]:
@@ -116,7 +116,8 @@ def run_area(area: str, number: int, seed: int) -> list[Mutant]:
                 print(f"{area}: tests take {seconds:.0f} s", flush=True)
                 limit = 30 + 3 * seconds
             else:
-                raise RuntimeError(f"the tests of {area} fail without a mutant:\n{output[-3000:]}")
+                print(f"{area}: tests fail without a mutant:\n{output[-3000:]}", flush=True)
+                break
         os.chdir(ROOT)
     return mutants
 
@@ -136,14 +137,13 @@ def main() -> int:
     rows = []
     for area in [*areas, "total"]:
         counts = Counter(mutant["state"] for mutant in mutants if area in (mutant["area"], "total"))
-        share = 1 - counts["survived"] / max(1, counts.total() - counts["equivalent"])
+        share = 1 - (counts["survived"] + counts["untested"]) / max(1, counts.total() - counts["equivalent"])
         rows.append({"area": area} | {state: counts[state] for state in STATES} | {"share": round(share, 4)})
     print_table(rows, title="Mutants")
     if options.out:
         survivors = [mutant for mutant in mutants if mutant["state"] == "survived"]
-        record = {"sample": len(mutants), "seed": options.seed, "areas": rows, "survivors": survivors}
-        write_result(options.out / "mutation.json", record)
-    return int(rows[-1]["share"] < TARGET)
+        write_result(options.out / "mutation.json", {"seed": options.seed, "areas": rows, "survivors": survivors})
+    return int(rows[-1]["share"] < 0.95)
 
 
 if __name__ == "__main__":
