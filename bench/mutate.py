@@ -4,8 +4,8 @@
 
 Cosmic Ray makes the mutants and runs the tests. mutate.toml lists the areas: the files of each, and the tests that can
 notice a fault in them. The sample has the same number of mutants from each area; the same seed and source give the same
-sample. Tests run in copies of the tree, first without a mutant: if they fail, the area is untested. A mutant whose tests
-take three times as long as that and 30 seconds more counts as noticed (timeout).
+sample. Tests run in copies of the tree, first without a mutant: if they fail, the area is untested. If the tests of a
+mutant take three times as long as that and 30 seconds more, it counts as noticed (timeout).
 
 mutmut 3.8 was tried: it needs all tests to pass with a wrapper around each function, whose frames triple the depth of
 recursion. tests/keys fails that way.
