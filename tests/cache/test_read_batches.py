@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from knapcache.cache import read_batches
-from knapcache.cache.read_batches import ReadBatches
+from knapcache.cache import async_reads
+from knapcache.cache.async_reads import ReadBatches
 from knapcache.errors import StoreError
 from knapcache.store.base import NOT_IN_MEMORY, NetworkStore
 from knapcache.threads import TIMED_OUT, DeadlinePool
@@ -52,7 +52,7 @@ def test_reads_that_wait_for_another_are_made_together() -> None:
     assert asyncio.run(read_all(store, keys)) == [b"value of " + key for key in keys]
     assert store.reads[0] == [b"0"]
     assert len(store.reads) <= 4
-    assert max(map(len, store.reads)) <= read_batches.MAX_KEYS
+    assert max(map(len, store.reads)) <= async_reads.MAX_KEYS
 
 
 def test_an_error_is_no_answer_for_all_of_a_batch() -> None:
@@ -63,7 +63,7 @@ def test_an_error_is_no_answer_for_all_of_a_batch() -> None:
 
 
 def test_a_read_that_takes_too_long_ends_its_batch_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_batches, "DEADLINE", 0.1)
+    monkeypatch.setattr(async_reads, "DEADLINE", 0.1)
 
     async def run() -> list[Any]:
         store, batches = SlowStore(values), ReadBatches(DeadlinePool("test"))

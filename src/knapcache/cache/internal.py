@@ -6,7 +6,7 @@ Not part of the public interface, which is `Cache`: a release may change any of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from knapcache.cache.browse import EntryBrowser
@@ -18,14 +18,40 @@ from knapcache.cache.option_groups import KeyOptions, PolicyOptions, PriceOption
 from knapcache.cache.options import checked_clock, checked_counts, checked_ttl
 from knapcache.cache.pending_fetch import PendingFetch
 from knapcache.cache.purging import PurgeConditions
-from knapcache.cache.similar import SimilarEntries
 from knapcache.cache.values import Answer, Lookup, Reply
+from knapcache.errors import StoreError
 from knapcache.keys import ParsedBody
 from knapcache.keys.request import KeyedRequest
 from knapcache.model import Endpoint
 from knapcache.price.weights import amount
-from knapcache.store.base import Clock, wall_clock
+from knapcache.store.base import Clock, Entry, wall_clock
 from knapcache.threads import run_blocking
+
+
+class SimilarEntries:
+    """Entries by key, and the counts of the policy, for the semantic tier.
+
+    Nothing here counts as a request, and all of it may block.
+    """
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+
+    def entry(self, key: bytes) -> Entry | None:
+        """Return an entry; None if there is none, if it has expired, or if the store cannot be read."""
+        try:
+            return self._coordinator.store.get(key)
+        except StoreError:
+            return None
+
+    def missing(self, keys: Iterable[bytes]) -> list[bytes]:
+        """Return the keys that have no entry. Raises StoreError if the store cannot be read."""
+        stored = {info.key for info in self._coordinator.store.scan()}
+        return [key for key in keys if key not in stored]
+
+    def inherit(self, key: bytes, other: bytes) -> None:
+        """Let a request that is not stored start with the request count of another one, which means the same."""
+        self._coordinator.role.inherit(key, other)
 
 
 class InternalCache:

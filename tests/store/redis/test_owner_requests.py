@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from knapcache.errors import NotOwner, StoreError
-from knapcache.store.redis import owner_requests
+from knapcache.store.redis import owner_exchange
 from tests.store.redis.conftest import OpenStore
 from tests.support.redis_servers import RedisProcess
 from tests.support.timing import wait_until
@@ -53,13 +53,13 @@ def test_without_an_owner_there_is_no_reply(engine: RedisProcess, open_store: Op
 def test_requests_and_replies_are_bounded_and_sealed(engine: RedisProcess, open_store: OpenStore) -> None:
     owner, reader = open_store(engine.url), open_store(engine.url)
     with pytest.raises(StoreError, match="at most"):
-        reader.ask(bytes(owner_requests.MAX_BYTES + 1))
+        reader.ask(bytes(owner_exchange.MAX_BYTES + 1))
     names = owner._member.attachment().names
     with engine.client() as client:
         client.rpush(names.owner_requests, b"", b"x" * 10, b"y" * 100)
     assert list(owner.take_owner_requests()) == []
     with engine.client() as client:
-        client.rpush(names.owner_requests, *[b"x"] * owner_requests.MAX_WAITING)
+        client.rpush(names.owner_requests, *[b"x"] * owner_exchange.MAX_WAITING)
     with pytest.raises(StoreError, match="wait for the owner"):
         reader.ask(b"?")
 

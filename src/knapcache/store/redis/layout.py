@@ -19,7 +19,7 @@ and with `O` as `{PREFIX:o}`:
     O:owner, O:epoch    strings  token of the owner, with a lease; epoch of the last owner
     O:snap, O:snap.G.I  hash, strings   generation, chunks and seal of the snapshot; its chunks of at most 1 MB
     O:c, O:cb           list, string    hit counts for the owner; their bytes
-    O:q, O:r.ID         list, strings   requests to the owner, and its replies (owner_requests.py)
+    O:q, O:r.ID         list, strings   requests to the owner, and its replies (owner_exchange.py)
     O:gone              channel  names of removed entries, 32 bytes each
     O:new               channel  shards with entries to collect; "q" for a request to the owner
     O:d:KIND, O:d:KIND:NAME   zset, strings   documents of the processes for each other (documents.py)
