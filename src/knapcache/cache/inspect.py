@@ -19,16 +19,16 @@ from knapcache.cache.roles import stored_request
 from knapcache.cache.snapshot import read_snapshot
 from knapcache.keys.difference import distance
 from knapcache.keys.outline import read_canonical
-from knapcache.store.base import Clock, Store, network_store, wall_clock
+from knapcache.store.base import Store, network_store, wall_clock
 
 COLUMNS = ("size", "cost", "usd", "requests", "per_day", "value", "age", "expires_in")
 
 
-def inspect_store(store: Store, clock: Clock = wall_clock) -> dict[str, Any]:
+def inspect_store(store: Store) -> dict[str, Any]:
     """Return totals, and a row for every entry, sorted by value."""
     snapshot = read_snapshot(store.load_snapshot() or b"")
     table = read_entries(store, snapshot)
-    found = columns(table, clock())
+    found = columns(table, wall_clock())
     value, keys = found["value"], table.keys
     order = sorted(range(len(keys)), key=lambda k: (-value[k], keys[k]))
     return {
@@ -44,13 +44,13 @@ def inspect_store(store: Store, clock: Clock = wall_clock) -> dict[str, Any]:
     }
 
 
-def preview_purge(store: Store, conditions: PurgeConditions, clock: Clock = wall_clock) -> dict[str, Any]:
+def preview_purge(store: Store, conditions: PurgeConditions) -> dict[str, Any]:
     """Return what a purge of a store would remove (`entries.purge_preview`)."""
     table = read_entries(store, read_snapshot(store.load_snapshot() or b""))
-    return purge_preview(table, clock(), conditions)
+    return purge_preview(table, wall_clock(), conditions)
 
 
-def purge_store(store: Store, conditions: PurgeConditions, clock: Clock = wall_clock) -> int:
+def purge_store(store: Store, conditions: PurgeConditions) -> int:
     """Remove the entries that meet every condition. Return how many. NotOwner if no process can.
 
     In a store of many machines, its owner does it. Where no process is the owner, this one becomes it. Answers that
@@ -60,7 +60,7 @@ def purge_store(store: Store, conditions: PurgeConditions, clock: Clock = wall_c
     network = network_store(store)
     if network is not None and not store.own():
         return ask_purge(network, conditions)
-    chosen = conditions.filter(clock())
+    chosen = conditions.filter(wall_clock())
     for entry in store.collect():
         stored = store.get(entry.key)
         if not chosen(entry.info) and (stored is None or stored.created < entry.created):
@@ -71,7 +71,7 @@ def purge_store(store: Store, conditions: PurgeConditions, clock: Clock = wall_c
     return len(keys)
 
 
-def nearest_entry(store: Store, requests: Sequence[bytes], clock: Clock = wall_clock) -> dict[str, Any]:
+def nearest_entry(store: Store, requests: Sequence[bytes]) -> dict[str, Any]:
     """Return the entry whose body is nearest to one of the canonical requests.
 
     `row` is None if no entry is similar; `stored`: the bodies are equal; `differences`: otherwise; `entries`: of all.
@@ -90,7 +90,7 @@ def nearest_entry(store: Store, requests: Sequence[bytes], clock: Clock = wall_c
     if not found:
         return {"stored": False, "row": None, "differences": [], "entries": len(table.keys)}
     best = min(found, key=lambda nearest: distance(nearest.differences))
-    (row,) = rows_of(table, columns(table, clock()), [table.keys.index(best.key)])
+    (row,) = rows_of(table, columns(table, wall_clock()), [table.keys.index(best.key)])
     differences = [each._asdict() for each in best.differences]
     row["endpoint"] = best.request.kind
     return {"stored": not differences, "row": row, "differences": differences, "entries": len(table.keys)}

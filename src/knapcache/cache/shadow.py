@@ -84,9 +84,10 @@ def parse_shadow(name: str) -> tuple[registry.Spec, float]:
 class Shadows:
     """Shadow policies by name. The caller holds the controller's lock."""
 
-    def __init__(self, names: tuple[str, ...], capacity: int, ids: int, *, compiled: bool = True) -> None:
-        """`compiled`: whether the loops are compiled; the attribute may be changed between two calls."""
-        self.names, self.compiled = names, compiled
+    def __init__(self, names: tuple[str, ...], capacity: int, ids: int) -> None:
+        self.names = names
+        self.compiled = True
+        """Whether the loops are compiled. It may be changed between two calls."""
         self._policies = {}
         for name in names:
             spec, times = parse_shadow(name)

@@ -44,7 +44,7 @@ from knapcache.keys.canonical import Keyer
 from knapcache.keys.outline import read_canonical, with_namespace
 from knapcache.policy import registry
 from knapcache.price.weights import amount
-from knapcache.store.base import Clock, Entry, EntryInfo, Store, expired, wall_clock
+from knapcache.store.base import Entry, EntryInfo, Store, expired, wall_clock
 
 FORMAT, VERSION = "knapcache entries", 1
 MAX_LINE = 1 << 28
@@ -101,9 +101,9 @@ def read_source(store: Store) -> tuple[list[EntryInfo], dict[bytes, float], Tran
     return infos, requests, TransferHeader(None if snapshot is None else snapshot.name, size_limit_of_store(store))
 
 
-def header_line(header: TransferHeader, clock: Clock = wall_clock) -> bytes:
+def header_line(header: TransferHeader) -> bytes:
     """Return the first line of a file."""
-    return orjson.dumps({"format": FORMAT, "version": VERSION, "created": clock(), **header._asdict()}) + b"\n"
+    return orjson.dumps({"format": FORMAT, "version": VERSION, "created": wall_clock(), **header._asdict()}) + b"\n"
 
 
 def read_header(file: BinaryIO) -> TransferHeader:
@@ -191,15 +191,14 @@ class EntryImporter:
         secret: bytes | None,
         policy: str,
         namespace: Callable[[str, tuple[str, ...] | None], str],
-        clock: Clock = wall_clock,
     ) -> None:
         self.result = ImportResult()
         self._keyer = Keyer(DEFAULT_SECRET if secret is None else secret)
-        self._namespace, self._clock = namespace, clock
+        self._namespace = namespace
         self._handed_over: dict[bytes, float] = {}  # when they were created, by key
         ledger = Ledger()
-        opener = AdmissionOpener(policy, (), ledger, None, {}, clock)
-        self._coordinator = Coordinator(store, opener, ledger, clock, report_hits=True)
+        opener = AdmissionOpener(policy, (), ledger, None, {}, wall_clock)
+        self._coordinator = Coordinator(store, opener, ledger, wall_clock, report_hits=True)
 
     @property
     def owner(self) -> bool:
@@ -209,9 +208,9 @@ class EntryImporter:
     def add(self, found: TransferEntry) -> None:
         """Import one entry. StoreError if the owner takes no more entries; InvalidInput if it cannot be stored."""
         entry, store, result = self._keyed(found), self._coordinator.store, self.result
-        if entry.created > self._clock() + MAX_AHEAD:
+        if entry.created > wall_clock() + MAX_AHEAD:
             raise InvalidInput("it was created in the future, so nothing newer would take its place")
-        if expired(entry.expires, self._clock()):
+        if expired(entry.expires, wall_clock()):
             result.expired += 1
             return
         stored = store.peek(entry.key)

@@ -152,9 +152,7 @@ def _compare(path: FieldPath, a: Any, b: Any, add: Callable[[Difference], object
         add(_scalar(path, a, b))
 
 
-def _scalar(
-    path: FieldPath, a: Any, b: Any, public: Sequence[str | None] = (None, None), weight: float = 1.0
-) -> Difference:
+def _scalar(path: FieldPath, a: Any, b: Any, public: Sequence[str | None] = (None, None)) -> Difference:
     """Return the difference of two values that are not both texts or both objects.
 
     public: the two values for readers who may not see content; None for one that is content
@@ -163,9 +161,7 @@ def _scalar(
     full = [_short(path.full, value) for value in (a, b)]
     text = _in_place_of(a, b, full)
     shown = _in_place_of(a, b, (None, None)) if content else text
-    return Difference(
-        path.full, text, _excerpt(a), _excerpt(b), content=content, weight=weight, public=(path.public, shown)
-    )
+    return Difference(path.full, text, _excerpt(a), _excerpt(b), content=content, public=(path.public, shown))
 
 
 def _in_place_of(a: Any, b: Any, forms: Sequence[str | None]) -> str:

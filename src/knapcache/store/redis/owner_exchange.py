@@ -1,6 +1,6 @@
 """Exchange between the readers and the owner of a store, through the server: answers, hit counts and requests.
 
-    O:q      list     requests to the owner: ID and sealed content; at most MAX_WAITING, for REPLY_SECONDS after the last
+    O:q      list     requests: ID and sealed content; at most MAX_WAITING, for REPLY_SECONDS after the last one
     O:r.ID   string   sealed reply, for REPLY_SECONDS
 
 A request that no owner has taken within REPLY_SECONDS is gone, as is the process that waited for the reply. Hit counts
