@@ -16,6 +16,7 @@ from knapcache.proxy.proxy import Proxy
 from knapcache.proxy.run import listen, server
 from knapcache.proxy.settings import Settings
 from tests.support import ROOT
+from tests.support.programs import find_module
 
 SOURCE = str(Path(knapcache.__file__).parent)
 ANSWER = orjson.dumps(
@@ -80,34 +81,62 @@ async def send(port: int, text: str) -> bytes:
     return head
 
 
-async def trace_a_miss(folder: Path) -> list[str]:
+def settings_of(case: str, url: str, folder: Path) -> Settings:
+    """Return settings without features, or with all of them."""
+    upstream: dict[str, Any] = {"name": "fake", "url": url}
+    given: dict[str, Any] = {"path": folder, "capacity": "20MB", "grace": 1.0, "prefix": "off"}
+    if case == "all features":
+        upstream["prompt_cache"] = "openai"
+        given |= {"prefix": "on", "semantic": "shadow", "content_log": True, "limits": {"usd_per_day": 100.0}}
+        given["webhook"] = [{"name": "ops", "url": url}]
+    return Settings(**given, upstreams=[upstream])
+
+
+async def trace(case: str, folder: Path) -> list[str]:
+    """Return the files that a request passes through. A hit is that of a request whose bytes are known."""
     upstream = await asyncio.start_server(serve_upstream, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{upstream.sockets[0].getsockname()[1]}/v1"
-    proxy = Proxy(Settings(path=folder, upstreams=[{"name": "fake", "url": url}], capacity="20MB", grace=1.0))
+    proxy = Proxy(settings_of(case, url, folder))
     socket, running = listen("127.0.0.1", 0), server(proxy)
     serving = asyncio.create_task(running.serve(sockets=[socket]))
-    while not running.started:
+    while not running.started or proxy.not_ready():
         await asyncio.sleep(0.01)
     port = socket.getsockname()[1]
-    await send(port, "the first request creates connections and fills caches")
-    trace = FileTrace()
-    sys.setprofile(trace)
+    for _ in range(3):
+        await send(port, "the first request creates connections and fills caches")
+    found = FileTrace()
+    sys.setprofile(found)
     try:
-        head = await send(port, "the second request is traced")
+        head = await send(port, "the first request creates connections and fills caches" if case == "hit" else case)
     finally:
         sys.setprofile(None)
-    assert b"x-knapcache: miss" in head
+    assert f"x-knapcache: {'hit' if case == 'hit' else 'miss'}".encode() in head
     running.should_exit = True
     await serving
     upstream.close()
-    return trace.files
+    return found.files
 
 
-async def test_the_page_names_the_files_of_a_miss_in_order(tmp_path: Path) -> None:
+def files_of(section: str) -> list[str]:
+    """Return the files that a section of the page names, in order."""
     page = (ROOT / "docs" / "background" / "life-of-a-request.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (\d+) \| \[([^\]]+)\]", page, re.MULTILINE)
-    assert [int(number) for number, _ in rows] == list(range(1, len(rows) + 1))
-    found = await trace_a_miss(tmp_path / "data")
-    assert found == [file for _, file in rows], found
-    to_the_upstream = page.split("## From the upstream")[0]
-    assert len(re.findall(r"^\| \d+ \|", to_the_upstream, re.MULTILINE)) <= 28
+    text = page.split(f"\n## {section}\n")[1].split("\n## ")[0]
+    return re.findall(r"^\| \d+ \| \[([^\]]+)\]", text, re.MULTILINE)
+
+
+async def test_the_page_names_the_files_of_a_hit(tmp_path: Path) -> None:
+    found = await trace("hit", tmp_path / "data")
+    assert found == files_of("A hit"), found
+
+
+async def test_the_page_names_the_files_of_a_miss(tmp_path: Path) -> None:
+    found = await trace("miss", tmp_path / "data")
+    assert found == files_of("A miss"), found
+
+
+async def test_the_page_names_the_files_that_features_add(tmp_path: Path) -> None:
+    for package in ("onnxruntime", "tokenizers", "usearch"):
+        find_module(package, "the extra semantic")
+    found = await trace("all features", tmp_path / "data")
+    added = [file for file in found if file not in files_of("A miss")]
+    assert added == files_of("A miss with all features"), added
