@@ -102,19 +102,22 @@ async def trace(case: str, folder: Path) -> list[str]:
     while not running.started or proxy.not_ready():
         await asyncio.sleep(0.01)
     port = socket.getsockname()[1]
-    for _ in range(3):
-        await send(port, "the first request creates connections and fills caches")
-    found = FileTrace()
-    sys.setprofile(found)
-    try:
-        head = await send(port, "the first request creates connections and fills caches" if case == "hit" else case)
-    finally:
-        sys.setprofile(None)
-    assert f"x-knapcache: {'hit' if case == 'hit' else 'miss'}".encode() in head
+    traces: list[list[str]] = []
+    while len(traces) < 2 or traces[-1] != traces[-2]:  # the first requests create connections and fill caches
+        assert len(traces) < 20
+        found = FileTrace()
+        sys.setprofile(found)
+        try:
+            head = await send(port, case if case == "hit" else f"{case} {len(traces)}")
+        finally:
+            sys.setprofile(None)
+        await asyncio.sleep(0.5)  # the request is over, with what it left to do
+        if case != "hit" or b"x-knapcache: hit" in head:
+            traces.append(found.files)
     running.should_exit = True
     await serving
     upstream.close()
-    return found.files
+    return traces[-1]
 
 
 def files_of(section: str) -> list[str]:
