@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from knapcache.proxy.admin_routes import AdminServices, ResponseModel, Route
 from prometheus_client.core import CounterMetricFamily, Metric
 
+from knapcache.proxy.admin_routes import AdminServices, ResponseModel, Route
 from knapcache.proxy.events.events import Event
 from knapcache.proxy.events.pipeline import EventPipeline
 from knapcache.proxy.features import Feature
