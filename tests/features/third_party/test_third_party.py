@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,7 +57,7 @@ def test_it_works_as_one_of_the_package_itself(
 
 
 def test_off_it_is_not_imported(variables: dict[str, str], upstream: FakeUpstream, tmp_path: Path) -> None:
-    assert "slow_after" in run_program("knapcache", "serve", "--show-settings", **variables)
+    assert "slow_after" in run_program(sys.executable, "-m", "knapcache", "serve", "--show-settings", **variables)
     with (
         ProxyProcess(tmp_path / "data", upstream.openai_url, variables) as proxy,
         httpx.Client(base_url=proxy.url, headers={"authorization": f"Bearer {ADMIN_TOKEN}"}) as client,

