@@ -21,6 +21,7 @@ from knapcache.errors import InvalidInput, install_command
 from knapcache.model import Endpoint
 from knapcache.price import Meter, Weights, meter
 from knapcache.price.input_tokens import MAX_TOKENS
+from knapcache.price.weights import MAX_AMOUNT
 
 CHAT = {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100}
 METER = Meter()
@@ -539,6 +540,6 @@ def test_tokens_are_those_of_request_and_answer(usage: dict[str, Any], tokens: i
 
 
 def test_the_largest_amount_is_allowed() -> None:
-    assert meter.checked_total(Decimal(repr(meter.MAX_AMOUNT))) == meter.MAX_AMOUNT
+    assert meter.checked_total(Decimal(repr(MAX_AMOUNT))) == MAX_AMOUNT
     with pytest.raises(ValueError, match="dollars"):
-        meter.checked_total(Decimal(repr(meter.MAX_AMOUNT)) * 2)
+        meter.checked_total(Decimal(repr(MAX_AMOUNT)) * 2)

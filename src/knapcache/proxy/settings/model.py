@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from platformdirs import user_data_dir
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
@@ -237,11 +237,6 @@ class Settings(BaseSettings):
     local_prompt_cache: ByteSizeOrZero = Field(
         256_000_000, description="memory in which the embedded model keeps prompts that it has read; 0: none"
     )
-
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            """A setting of a feature. Only for code of the core that names such settings: it should not."""
 
     def __init__(self, **values: Any) -> None:
         try:
