@@ -15,7 +15,8 @@ of the list. A feature knows the proxy by its `ProxyContext`, and no other featu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import asyncio
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,12 @@ class Feature:
 
     def __init__(self, context: ProxyContext) -> None:
         self.context = context
+        self.tasks: list[asyncio.Task[None]] = []
+        """Tasks that are cancelled before `close`."""
+
+    def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine until the feature is closed."""
+        self.tasks.append(asyncio.create_task(coroutine))
 
     @property
     def needs_model(self) -> bool:
@@ -253,4 +260,7 @@ class Features:
     async def close(self) -> None:
         """Close all."""
         for feature in self.active:
+            for task in feature.tasks:
+                task.cancel()
+            await asyncio.gather(*feature.tasks, return_exceptions=True)
             await feature.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
 
 from knapcache.features.content_log.admin import ContentAdmin
@@ -29,10 +28,9 @@ class ContentLogFeature(Feature):
         assert isinstance(settings, ContentLogSettings)
         path = context.folder / FILE_NAME
         self.log = ContentLog(path, settings.content_log_bytes, settings.content_log_days, settings.redact)
-        self._expiry: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._expiry = asyncio.create_task(self.log.expire_periodically())
+        self.run(self.log.expire_periodically())
 
     def admin_routes(self, admin: AdminServices) -> Sequence[Route]:
         return ContentAdmin(self.context.settings, admin).routes()
@@ -45,8 +43,4 @@ class ContentLogFeature(Feature):
         return None if call.exchange is None else ContentCapture(self.log, call.exchange)
 
     async def close(self) -> None:
-        if self._expiry is not None:
-            self._expiry.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._expiry
         await asyncio.to_thread(self.log.close)

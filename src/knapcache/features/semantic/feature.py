@@ -43,7 +43,6 @@ class SemanticFeature(Feature):
         self.reports = TierReports(self.calls.tier)
         self._serving: set[str] = set()
         """Tenants for which the tier could serve at the last look."""
-        self._watch: asyncio.Task[None] | None = None
         self.matches = RecentMatches()
         """Those of all processes, in the owner process."""
         self._counted = SemanticTotals()
@@ -58,7 +57,7 @@ class SemanticFeature(Feature):
         pipeline.add_consumer(self)
         pipeline.add_note_consumer(self.name, self.consume_verdicts)
         self.calls.tier.sweeps = True
-        self._watch = asyncio.create_task(self._watch_certificates())
+        self.run(self._watch_certificates())
 
     def consume(self, events: Sequence[Event]) -> None:
         """Count a batch, and keep its matches."""
@@ -120,10 +119,6 @@ class SemanticFeature(Feature):
         return "the semantic tier is loading its model and labels" if self.calls.tier.starting else ""
 
     async def close(self) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._watch
         await self.calls.close()
 
     async def _watch_certificates(self) -> None:

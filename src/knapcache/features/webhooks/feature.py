@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,7 +25,6 @@ class WebhooksFeature(Feature):
         self._client = WebhookClient()
         assert isinstance(context.settings, WebhooksSettings)
         self.webhooks = Webhooks(context.settings.webhook, self._client.post)
-        self._watch: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         self.webhooks.start()
@@ -35,7 +32,7 @@ class WebhooksFeature(Feature):
     def become_owner(self, pipeline: EventPipeline) -> None:
         watcher = StateWatcher(self.webhooks, pipeline.upstream_health.report)
         pipeline.add_consumer(watcher)
-        self._watch = asyncio.create_task(watcher.run())
+        self.run(watcher.run())
 
     def summary_fields(self, admin: AdminServices) -> Sequence[SummaryField]:  # noqa: ARG002
         return [
@@ -52,9 +49,5 @@ class WebhooksFeature(Feature):
         self.webhooks.send(event, **fields)
 
     async def close(self) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._watch
         await self.webhooks.close()
         self._client.close()
