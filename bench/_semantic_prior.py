@@ -19,10 +19,10 @@ import _semantic_questions
 import numpy as np
 import numpy.typing as npt
 
+from knapcache.features.semantic.differences import FEATURES
 from knapcache.features.semantic.embedding import Embedder, local_embedder
-from knapcache.features.semantic.excluded import excluded
 from knapcache.features.semantic.learner import CANDIDATES, MIN_COSINE, Candidate, SemanticLearner
-from knapcache.features.semantic.match_features import FEATURES
+from knapcache.features.semantic.question import excluded
 from knapcache.features.semantic.score import fit
 from knapcache_experiments.measured import traces_directory
 

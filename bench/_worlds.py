@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 from _targets import Row, target
 
+from knapcache.lab.executors import sweep
 from knapcache.lab.figures import new_figure, style
 from knapcache.lab.grid import GridCell, run_cell
-from knapcache.lab.sweep import sweep
 from knapcache.lab.worlds import DEVELOPMENT, HELD_OUT, UNRESTRICTED, draw_world
 from knapcache.policy import registry
 

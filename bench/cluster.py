@@ -13,7 +13,7 @@ What the design of the sharing costs is an experiment, `knapcache experiment clu
                 most 8 s until answers are found and stored again
     takeovers   kill -9 of the owner: another process decides within the lease of 3 s and 1 s more
     fencing     20 owners are stopped, replaced and woken: each is refused
-    cuts        50 kills of a primary or of the process that writes to it: all books are consistent
+    cuts        50 kills of a primary or of the process that writes to it: all totals are consistent
     bursts      100 times the same new request at three proxies at once: one upstream call each
     freeze      the server is stopped (SIGSTOP): one request waits 250 ms, and the others do not wait
 

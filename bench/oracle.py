@@ -22,11 +22,11 @@ import numpy as np
 from _peer_solvers import PEERS
 from _results import write_result
 from _targets import Row, target
+from tests.support.knapsacks import KnapsackInstance, cache_like, classic
 
 from knapcache.cli.output import print_table
 from knapcache.lab.figures import new_figure
 from knapcache.oracle import WarmSolver, solve
-from knapcache.testing.knapsacks import KnapsackInstance, cache_like, classic
 
 LIMIT = 5.0
 CONTINUOUS, TIES = ("independent", "noisy cost"), ("counts", "cost is size", "tokens")

@@ -41,8 +41,9 @@ from knapcache.features.prefix.lab import read_prefix_trace, replay_rules
 from knapcache.features.prefix.lab.replay import LEARNED, default_rules, tariff_of
 from knapcache.features.prefix.learner import PrefixLearner
 from knapcache.features.prefix.request import PrefixRequest
+from knapcache.features.prefix.settings import PrefixMode
 from knapcache.features.prefix.tariff import Tariff
-from knapcache.features.prefix.tier import PrefixMarker, PrefixMode, PrefixTier
+from knapcache.features.prefix.tier import PrefixMarker, PrefixTier
 from knapcache.lab.figures import new_figure
 from knapcache.model import Endpoint
 from knapcache.price.input_tokens import InputTokens

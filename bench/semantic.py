@@ -50,13 +50,13 @@ from _targets import Row, target
 from knapcache.cli.output import print_table
 from knapcache.errors import InvalidInput
 from knapcache.features.semantic.certificate import LEVELS, Certificate
+from knapcache.features.semantic.differences import veto
 from knapcache.features.semantic.embedding import Embedder, local_embedder
 from knapcache.features.semantic.index import FrameIndexes
 from knapcache.features.semantic.lab import embed_questions, exclude_long, replay, truth_differs
 from knapcache.features.semantic.lab.read import LoggedQuestion, QuestionFields, parse
 from knapcache.features.semantic.lab.report import summary
 from knapcache.features.semantic.learner import AUDIT_RATE, RAISED_AUDIT_RATE
-from knapcache.features.semantic.vetoes import veto
 from knapcache.features.semantic.words import read_words
 from knapcache_experiments.measured import traces_directory
 

@@ -10,14 +10,16 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from httpx import _config as httpx_config
 from httpx._transports import default as httpx_transport
 from hypothesis import settings
 
-from tests.support import timing, uvicorn_polling, warm_python
+from tests.support import forked_commands, timing, uvicorn_polling, warm_python
 from tests.support.proxy_process import ProxyProcess
 from tests.support.run_report import pytest_sessionfinish, pytest_terminal_summary  # noqa: F401 - hooks
 
@@ -38,6 +40,10 @@ for _name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
     os.environ.pop(_name, None)
     os.environ.pop(_name.lower(), None)
 
+# Tests open thousands of stores. On a disk, most of their time would be syncs.
+MEMORY = Path("/dev/shm")
+if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 2 << 30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 gc.disable()  # until the end of collection
 
@@ -53,6 +59,11 @@ def leaks_are_found_in_their_file() -> Iterator[None]:
     """Collect garbage at the end of a file: a socket or a coroutine that its tests left open fails it, and no other."""
     yield
     gc.collect()
+
+
+def pytest_unconfigure() -> None:
+    """End the process whose forks are the proxies of `ProxyProcess`."""
+    forked_commands.stop_server()
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,6 @@ from knapcache.lab.traffic import KINDS
 from knapcache.lab.worlds import DEVELOPMENT, HELD_OUT, REQUESTS, UNRESTRICTED
 from knapcache.policy import registry
 from knapcache_experiments.catalogue import EXPERIMENTS
-from tests.support.warm_python import WarmPython
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "experiments" / "results"
@@ -107,15 +106,6 @@ def test_the_command_line_reference_is_current() -> None:
 def test_the_picture_of_the_packages_is_that_of_the_code() -> None:
     house: Any = runpy.run_path(str(ROOT / "docs" / "house.py"))
     assert house["PICTURE"].read_text(encoding="utf-8") == house["picture"](), "run python docs/house.py"
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_python_examples_run(page: Path, tmp_path: Path, warm: WarmPython) -> None:
-    for k, code in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)):
-        script = tmp_path / f"example_{k}.py"
-        script.write_text(code, encoding="utf-8")
-        done = warm.run(script, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
 
 
 def test_commands_in_the_docs_parse() -> None:

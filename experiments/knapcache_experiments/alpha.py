@@ -16,9 +16,9 @@ import numpy as np
 
 from knapcache.lab.executors import Jobs
 from knapcache.lab.figures import new_figure, style
-from knapcache.lab.theory import oracle_call_bound
 from knapcache_experiments.experiment import Experiment, ExperimentResult, option
 from knapcache_experiments.figure_1 import PaperSettings
+from knapcache_experiments.theory import oracle_call_bound
 from knapcache_experiments.trials import Trial, require_option, run_trials, table_row
 
 

@@ -26,10 +26,9 @@ import numpy as np
 
 from knapcache.errors import InvalidInput
 from knapcache.lab.capacity import Capacity
-from knapcache.lab.executors import Jobs
+from knapcache.lab.executors import Jobs, sweep
 from knapcache.lab.figures import new_figure
 from knapcache.lab.grid import require_usable
-from knapcache.lab.sweep import sweep
 from knapcache.lab.synthetic import Workload
 from knapcache.lab.trace import Trace
 from knapcache.lab.traces import read_trace

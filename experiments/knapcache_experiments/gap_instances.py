@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from knapcache.errors import InvalidInput
-from knapcache.lab.gaps import gaps
 from knapcache.lab.synthetic import Queries, Workload, draw_queries
 from knapcache.lab.trace import Floats, Ints, Trace
-from knapcache.lab.valid_sets import BanditInstance
+from knapcache_experiments.theory import gaps
+from knapcache_experiments.valid_sets import BanditInstance
 
 C1, C2 = 0.5, 2.5
 """Range of the cost of a miss."""

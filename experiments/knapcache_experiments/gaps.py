@@ -27,16 +27,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from knapcache.errors import InvalidInput
-from knapcache.lab import theory
 from knapcache.lab.executors import Jobs
-from knapcache.lab.gaps import gaps as gaps_of
 from knapcache.lab.synthetic import Workload, draw_queries
 from knapcache.lab.trace import Floats
-from knapcache.lab.valid_sets import MAX_ENUMERATED, BanditInstance
+from knapcache_experiments import theory
 from knapcache_experiments.experiment import Experiment, ExperimentResult, ExperimentSettings, option
 from knapcache_experiments.fits import fit_exponent
 from knapcache_experiments.gap_instances import GapWorkload
 from knapcache_experiments.gaps_plot import draw_gaps
+from knapcache_experiments.theory import gaps as gaps_of
 from knapcache_experiments.trials import (
     AS_PRINTED,
     WORST_SOLVER,
@@ -45,6 +44,7 @@ from knapcache_experiments.trials import (
     mean_and_error,
     run_trials,
 )
+from knapcache_experiments.valid_sets import MAX_ENUMERATED, BanditInstance
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

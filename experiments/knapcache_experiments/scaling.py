@@ -24,12 +24,12 @@ from knapcache.errors import InvalidInput
 from knapcache.lab.executors import Jobs
 from knapcache.lab.figures import new_figure, style
 from knapcache.lab.synthetic import Workload, draw_queries
-from knapcache.lab.valid_sets import lengths
 from knapcache_experiments.experiment import Experiment, ExperimentResult, option
 from knapcache_experiments.figure_1 import PaperSettings
 from knapcache_experiments.fits import fit_exponent
 from knapcache_experiments.gap_instances import C1, C2, NearTies
 from knapcache_experiments.trials import Trial, TrialResult, WorkloadSource, mean_and_error, run_trials
+from knapcache_experiments.valid_sets import lengths
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,15 +17,14 @@ import numpy.typing as npt
 from knapcache import oracle
 from knapcache.errors import InvalidInput
 from knapcache.estimate.statistics import Confidence
-from knapcache.lab import theory
-from knapcache.lab.executors import Jobs
+from knapcache.lab.executors import Jobs, sweep
 from knapcache.lab.replay import replay
-from knapcache.lab.sweep import sweep
 from knapcache.lab.synthetic import Queries
 from knapcache.lab.trace import Trace
 from knapcache.policy import registry
 from knapcache.policy.base import Policy
 from knapcache.policy.vsocb.policy import VSOCB
+from knapcache_experiments import theory
 from knapcache_experiments.as_printed import AsPrinted
 from knapcache_experiments.worst_solver import WorstSolverVSOCB
 

@@ -15,10 +15,10 @@ import numpy as np
 from knapcache.errors import InvalidInput
 from knapcache.estimate.statistics import Confidence, count_arrival, count_miss, values_of
 from knapcache.kernel import Records, kernel
-from knapcache.lab.valid_sets import MAX_ENUMERATED
 from knapcache.policy.base import Policy, insert, remove
 from knapcache.policy.vsocb.policy import VSOCB_HEAD, VSOCB_ROW, oracle_is_due, record_size
 from knapcache.policy.vsocb.recommendation import add_recommendation
+from knapcache_experiments.valid_sets import MAX_ENUMERATED
 
 ROUNDING = 1e-12
 """Relative error of a sum of values."""

@@ -76,8 +76,8 @@ def test_an_owner_recovers_from_forged_owners_and_epochs(engine: RedisProcess) -
 
         for number, epoch in enumerate((*FORGED_EPOCHS, ahead)):
             client.set(names.epoch, epoch)
-            for book in names.books:
-                client.hset(book, "epoch", epoch)
+            for key in names.totals:
+                client.hset(key, "epoch", epoch)
             store.apply(entry_of(store, "meanwhile")).exception(60)
             stores_again(number)
         client.set(names.owner, b"forged")  # without an end

@@ -46,6 +46,7 @@ def proxy_settings() -> dict[str, Any]:
     }
 
 
+@pytest.mark.features
 def test_the_dashboard_shows_them_as_text(proxy: RunningProxy, upstream: RecordingUpstream, browser: Browser) -> None:
     for k, text in enumerate(STRINGS):
         for _ in range(2):

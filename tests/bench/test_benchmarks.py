@@ -8,7 +8,6 @@ import gzip
 import importlib
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from knapcache.features.prefix.lab.sessions import COLUMNS
+from knapcache.features.prefix.lab.read import COLUMNS
 from tests.support.programs import find_module
 from tests.support.redis_servers import require_engine
+from tests.support.warm_python import WarmPython
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 sys.path.append(str(BENCH))
@@ -93,20 +93,15 @@ def traces(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "run", [*SHORT_RUNS, *(pytest.param(run, marks=pytest.mark.long) for run in LONG_RUNS)], ids=lambda run: run[:40]
 )
-def test_a_short_run_prints_a_table_and_writes_json(run: str, traces: Path, tmp_path: Path) -> None:
+def test_a_short_run_prints_a_table_and_writes_json(run: str, traces: Path, tmp_path: Path, warm: WarmPython) -> None:
     name, *arguments = run.split()
     if name in NEEDED:
         find_module(NEEDED[name], f"the package {NEEDED[name]}")
     if name == "cluster":
         require_engine()
     out = tmp_path / "out"
-    done = subprocess.run(
-        [sys.executable, str(BENCH / f"{name}.py"), *arguments, "--out", str(out)],
-        env=os.environ | {"KNAPCACHE_TRACES": str(traces)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    env = os.environ | {"KNAPCACHE_TRACES": str(traces)}
+    done = warm.run(BENCH / f"{name}.py", *arguments, "--out", out, env=env)
     assert done.returncode == 0 or (name == "vsocb" and "Traceback" not in done.stderr), done.stderr  # slow machine
     assert "\n ───" in done.stdout
     records = [json.loads(path.read_text(encoding="utf-8")) for path in out.glob("*.json")]

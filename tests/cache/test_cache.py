@@ -466,7 +466,7 @@ for name, spec in SPECS.items():
             for _ in range(2):
                 path = pathlib.Path(folder) / "answers.db"
                 with small_cache(policy=name, shadows=(name,), ids=40, path=path) as cache:
-                    for k in range(300):
+                    for k in range(150):
                         number = (k * k) % 97 % 60
                         answer = cache.fetch(CHAT, request_of(number), Upstream()(number, 4000 * (number % 9)))
                         assert is_answer(answer.payload, number)

@@ -11,7 +11,8 @@ from tests.support.caches import spawn
 
 MAX_RATIO = 1.25
 CODE = """
-    import gc, json, os, sys
+    import ctypes, gc, json, os, sys
+    assert ctypes.CDLL(None).prctl(41, 1, 0, 0, 0) == 0  # PR_SET_THP_DISABLE: one huge page is as much as 1,000 entries
     os.environ["KNAPCACHE_COMPILE"] = "0"  # kernels that are loaded in the background take memory, too
     import orjson
     from knapcache import Reply

@@ -12,17 +12,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from matplotlib.image import imread
+from matplotlib import image
 
 from knapcache.cli.main import build_parser, main
 from knapcache_experiments.catalogue import EXPERIMENTS
 from tests.support.timing import wait_until
 
 COMMAND = Path(sys.executable).with_name("knapcache")
+feature_case = partial(pytest.param, marks=pytest.mark.features)
 # Names are a contract: scripts and result files use them.
 POLICIES = [
     "adaptive",
@@ -156,7 +158,7 @@ def test_help_fits_a_terminal_of_80_columns(command: str, capsys: Captured, monk
         assert [line for line in lines if len(line) > 80] == []
 
 
-@pytest.mark.parametrize("command", ["serve", "log search words", "route test request.json"])
+@pytest.mark.parametrize("command", ["serve", feature_case("log search words"), "route test request.json"])
 def test_an_unknown_argument_names_the_help_of_its_command(command: str, capsys: Captured) -> None:
     with pytest.raises(SystemExit) as stopped:
         main([*command.split(), "--unknown"])
@@ -213,7 +215,7 @@ def test_an_experiment_writes_numbers_and_a_figure(small: tuple[subprocess.Compl
     calls = {row["policy"]: row["oracle_calls"] for row in record["rows"]}
     assert calls["offline"] == 300
     assert calls["lru"] == calls["berkeley"] == 0
-    height, width = imread(out / "figure-1.png").shape[:2]
+    height, width = image.imread(out / "figure-1.png").shape[:2]
     assert min(height, width) > 300
 
 
@@ -281,7 +283,10 @@ def test_an_interrupt_ends_with_code_130_and_leaves_no_files(tmp_path: Path) -> 
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("command", ["", "log", "route", "webhook", "experiment"])
+@pytest.mark.parametrize(
+    "command",
+    ["", "route", "experiment", feature_case("log"), feature_case("webhook")],
+)
 def test_a_command_without_a_subcommand_prints_its_help(command: str, capsys: Captured) -> None:
     assert main(command.split()) == 0
     out, err = capsys.readouterr()
@@ -293,8 +298,11 @@ def test_a_command_without_a_subcommand_prints_its_help(command: str, capsys: Ca
     ("line", "message"),
     [
         ("serv", "knapcache: error: unknown command 'serv': did you mean serve? (see knapcache --help)"),
-        ("log serch", "knapcache log: error: unknown action 'serch': did you mean search? (see knapcache log --help)"),
-        (
+        feature_case(
+            "log serch",
+            "knapcache log: error: unknown action 'serch': did you mean search? (see knapcache log --help)",
+        ),
+        feature_case(
             "log xyz",
             "knapcache log: error: unknown action 'xyz': it must be one of search, export, purge "
             "(see knapcache log --help)",
@@ -305,7 +313,10 @@ def test_a_command_without_a_subcommand_prints_its_help(command: str, capsys: Ca
             "(see knapcache serve --help)",
         ),
         ("serve --capcity=1GB", "unrecognized arguments: --capcity=1GB: did you mean --capacity?"),
-        ("log export --format parkuet", "argument --format: invalid choice 'parkuet': did you mean parquet?"),
+        feature_case(
+            "log export --format parkuet",
+            "argument --format: invalid choice 'parkuet': did you mean parquet?",
+        ),
     ],
 )
 def test_unknown_names_get_a_suggestion(line: str, message: str, capsys: Captured) -> None:

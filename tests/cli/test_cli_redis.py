@@ -21,9 +21,12 @@ from knapcache.store.redis.layout import MIN_SIZE_LIMIT, ServerLayout
 from knapcache.store.redis.store import RedisStore
 from knapcache.store.size_limits import size_limit_of
 from knapcache.store.sqlite.layout import DiskLayout
+from tests.store.redis.conftest import patience
 from tests.support.programs import find_module
 from tests.support.redis_servers import RedisProcess
 from tests.support.timing import wait_until
+
+__all__ = ["patience"]
 
 find_module("redis", "the extra redis")
 
@@ -225,6 +228,7 @@ def test_an_engine_that_goes_away_is_one_clear_error(
         assert text.count("knapcache:") == 1
 
 
+@pytest.mark.features
 def test_inspect_shows_the_engine_and_does_not_become_the_owner(
     url: str, server: RedisProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,8 +16,7 @@ import pytest
 
 from knapcache import Cache, Reply
 from knapcache.cli.main import main
-from knapcache.proxy.namespaces import principal_namespace
-from knapcache.proxy.settings.secrets import server_secret
+from knapcache.proxy.settings.secrets import principal_namespace, server_secret
 from knapcache.testing import FakeUpstream
 from tests.support.proxy_process import ADMIN_TOKEN
 from tests.support.running_proxy import RunningProxy

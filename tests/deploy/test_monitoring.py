@@ -13,12 +13,10 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from knapcache.features.limits.feature import collect_limits
 from knapcache.features.limits.limits import LimitStatus
-from knapcache.features.limits.metrics import collect_limits
-from knapcache.features.prefix.metrics import collect_prefix
-from knapcache.features.prefix.totals import PrefixTotals
-from knapcache.features.semantic.metrics import collect_semantic
-from knapcache.features.semantic.totals import SemanticTotals
+from knapcache.features.prefix.totals import PrefixTotals, collect_prefix
+from knapcache.features.semantic.totals import SemanticTotals, collect_semantic
 from knapcache.proxy.events.events import UpstreamTry
 from knapcache.proxy.events.metrics import Metrics
 from knapcache.testing import FakeUpstream

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import httpx
+import orjson
 import pytest
 
 from knapcache import Answer, Cache
@@ -61,6 +62,13 @@ def test_too_many_bytes_between_two_strings_are_not_read(monkeypatch: pytest.Mon
         read_answer(content)
 
 
+def test_a_long_answer_may_have_vectors_as_text() -> None:
+    data = [{"embedding": "AAAA" * 10_000}, {"embedding": [0.5] * 10_000}]
+    content = json.dumps({"data": data}).encode()
+    assert len(content) > SHORT
+    assert json.loads(orjson.dumps(read_answer(content))) == {"data": data}
+
+
 @pytest.mark.parametrize("pauses", [True, False])
 async def test_other_requests_run_between_many_items(pauses: bool) -> None:
     data = [{"object": "embedding", "index": k, "embedding": [0.5]} for k in range(ITEMS_AT_ONCE)]
@@ -75,5 +83,6 @@ async def test_other_requests_run_between_many_items(pauses: bool) -> None:
         fetcher = Fetcher(internal_of(cache), pause=pause if pauses else None)
         fetched = await fetcher.fetch(exchange(*map(str, range(ITEMS_AT_ONCE))), "provider", provider.send)
     assert fetched is not None
+    assert fetched.status == 200
     assert [answer.outcome for answer in fetched.answers] == ["miss"] * ITEMS_AT_ONCE
     assert calls == ([0, 1] if pauses else [])

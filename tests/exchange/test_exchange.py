@@ -13,6 +13,7 @@ from knapcache.errors import Incomplete, Uncacheable
 from knapcache.exchange import exchange as exchange_module
 from knapcache.exchange.exchange import Exchange, exchange_of, plain_reply, stream_reply, to_response
 from knapcache.keys.parse import SHORT
+from knapcache.keys.rules import CROSS_ITEM_OPTIONS
 from knapcache.model import Endpoint
 from knapcache.wire import FORMATS, StreamCollector
 
@@ -76,6 +77,8 @@ def test_the_tier_that_only_the_last_chunks_have() -> None:
 )
 def test_embeddings_without_a_key(value: Any, bypass: bool) -> None:
     assert exchange(Endpoint.EMBEDDINGS, input=value).bypass.startswith("neither") is bypass
+    together = exchange(Endpoint.EMBEDDINGS, input=value, **{CROSS_ITEM_OPTIONS[0]: True}).bypass
+    assert together.startswith("neither" if bypass else "the embeddings depend on one another")
 
 
 def test_an_incomplete_plain_answer_is_returned_only_to_those_who_asked_for_a_plain_one() -> None:

@@ -13,10 +13,8 @@ import pytest
 
 from knapcache.errors import InvalidInput
 from knapcache.estimate.statistics import Confidence
-from knapcache.lab.gaps import gaps, optimal_cache
 from knapcache.lab.replay import replay
 from knapcache.lab.synthetic import Workload
-from knapcache.lab.valid_sets import BanditInstance
 from knapcache.policy.vsocb.policy import VSOCB
 from knapcache_experiments import gap_instances
 from knapcache_experiments.catalogue import EXPERIMENTS
@@ -25,6 +23,8 @@ from knapcache_experiments.fits import fit_exponent
 from knapcache_experiments.gap_instances import C1, C2, GapWorkload, NearTies, with_gap
 from knapcache_experiments.gaps import GapsSettings
 from knapcache_experiments.scaling import ScalingSettings
+from knapcache_experiments.theory import gaps, optimal_cache
+from knapcache_experiments.valid_sets import BanditInstance
 from knapcache_experiments.worst_solver import WorstSolverVSOCB, worst_within
 from tests.support.bandit_instances import HAND, naive_valid
 

@@ -18,7 +18,7 @@ TEXT = "You said: Hello there, all of you"
 @pytest.fixture(scope="module")
 def results() -> Any:
     command = [sys.executable, "-W", "ignore", "-m", "tests.support.litellm_scenario"]
-    env = os.environ | {"KNAPCACHE_COMPILE": "0"}
+    env = {key: value for key, value in os.environ.items() if not key.endswith("_API_KEY")} | {"KNAPCACHE_COMPILE": "0"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=env, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
@@ -57,3 +57,10 @@ def test_litellm_can_send_through_the_transport(results: Any) -> None:
     assert result["ids"] == ["chatcmpl-1", "chatcmpl-1"]
     assert result["text"] == TEXT
     assert result["calls"] == [1, 2]  # extra_body is part of knapcache's key, and not of LiteLLM's
+
+
+def test_the_example_runs(results: Any) -> None:
+    asked = "You said: What is a knapsack?"
+    *answers, last = results["example"]
+    assert answers == [asked, asked, f"stream - {asked}"]
+    assert last.startswith("2 of 3")

@@ -7,6 +7,7 @@ import json
 import pickle
 import re
 from collections import OrderedDict
+from collections.abc import Iterator
 from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
@@ -200,6 +201,20 @@ def test_marks_of_the_prompt_cache_are_not_part_of_the_key(at: Endpoint, plain: 
     assert json.dumps(parsed) == before
     strict = Keyer(SECRET, Rules(include={"cache_control", "prompt_cache_breakpoint", "prompt_cache_options"}))
     assert key(marked, at, strict) != key(plain, at, strict) == key(plain, at)
+    for single in with_one_difference(plain, marked):
+        assert key(single, at) == key(plain, at)
+
+
+def with_one_difference(plain: Any, marked: Any) -> Iterator[Any]:
+    """Yield copies of `plain` with one of the fields that only `marked` has."""
+    if isinstance(plain, dict):
+        yield from ({**plain, name: value} for name, value in marked.items() if name not in plain)
+    steps = plain if isinstance(plain, dict) else range(len(plain)) if isinstance(plain, list) else ()
+    for step in steps:
+        for inner in with_one_difference(plain[step], marked[step]):
+            changed = plain.copy()
+            changed[step] = inner
+            yield changed
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,8 @@ import knapcache
 from knapcache.cli.main import main
 from knapcache.errors import ClusterFailed, InvalidInput, MissingExtra, install_command
 from knapcache.lab.cluster import DaskExecutor
+from knapcache.lab.executors import sweep
 from knapcache.lab.grid import replay_grid
-from knapcache.lab.sweep import sweep
 from knapcache.lab.synthetic import Workload
 from tests.support.front_proxies import accepts
 from tests.support.programs import find_module
@@ -40,38 +40,59 @@ COMMAND = [sys.executable, "-W", "error", "-c", "from knapcache.cli.main import 
 
 
 @contextmanager
-def started(workers: int, environment: dict[str, str] | None = None) -> Iterator[str]:
-    """Start a scheduler and workers with `dask scheduler` and `dask worker`; yields the address."""
+def dask(*arguments: str, environment: dict[str, str] | None = None) -> Iterator[None]:
+    """Run a command of Dask, and kill it at the end."""
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(environment or {})}
+    process = subprocess.Popen([sys.executable, "-m", "dask", *arguments], env=env, **quiet)
+    try:
+        yield
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@contextmanager
+def started_scheduler() -> Iterator[str]:
+    """Start `dask scheduler`; yields its address."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     address = f"tcp://127.0.0.1:{port}"
-    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
-    dask = [sys.executable, "-m", "dask"]
-    here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    running = [subprocess.Popen([*dask, "scheduler", "--host", address, "--no-dashboard"], env=here, **quiet)]
-    try:
+    with dask("scheduler", "--host", address, "--no-dashboard"):
         wait_until(lambda: accepts(port), "the scheduler")
-        options = ["--nthreads", "1", "--no-dashboard", "--no-nanny"]
-        running += [
-            subprocess.Popen([*dask, "worker", address, *options], env={**here, **(environment or {})}, **quiet)
-            for _ in range(workers)
-        ]
-        if workers:
-            with distributed.Client(address, timeout=DEADLINE) as client, within(DEADLINE, "the workers"):
-                client.wait_for_workers(workers, timeout=DEADLINE)
         yield address
-    finally:
-        for process in reversed(running):
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+
+
+@contextmanager
+def started_workers(address: str, count: int, environment: dict[str, str] | None = None) -> Iterator[None]:
+    """Start as many `dask worker` for a scheduler that has none."""
+    with ExitStack() as stack:
+        for _ in range(count):
+            options = ["--nthreads", "1", "--no-dashboard", "--no-nanny"]
+            stack.enter_context(dask("worker", address, *options, environment=environment))
+        with distributed.Client(address, timeout=DEADLINE) as client, within(DEADLINE, "the workers"):
+            client.wait_for_workers(count, timeout=DEADLINE)
+        yield
 
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with started(2) as scheduler:
-        with DaskExecutor(scheduler) as cluster:
-            cluster._client.wait_for_workers(2, timeout=60)
+    with started_scheduler() as scheduler, started_workers(scheduler, 2):
         yield scheduler
+
+
+@pytest.fixture(scope="module")
+def other_scheduler() -> Iterator[str]:
+    with started_scheduler() as found:
+        yield found
+
+
+@pytest.fixture
+def scheduler(other_scheduler: str) -> str:
+    """A scheduler without workers: those of the last test are gone."""
+    with distributed.Client(other_scheduler, timeout=DEADLINE) as client:
+        wait_until(lambda: not client.scheduler_info()["workers"], "the end of the workers")
+    return other_scheduler
 
 
 def without_seconds(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -183,9 +204,8 @@ def test_plan_and_experiment_take_a_scheduler(address: str, tmp_path: Path, caps
     assert one == two
 
 
-def test_a_worker_that_dies_is_replaced_by_the_other_until_there_is_none(tmp_path: Path) -> None:
-    with started(2) as scheduler, DaskExecutor(scheduler) as cluster:
-        cluster._client.wait_for_workers(2, timeout=60)
+def test_a_worker_that_dies_is_replaced_by_the_other_until_there_is_none(scheduler: str, tmp_path: Path) -> None:
+    with started_workers(scheduler, 2), DaskExecutor(scheduler) as cluster:
         assert sweep(dies_once, range(8), shared=(tmp_path,), jobs=cluster) == list(range(8))
         assert (tmp_path / "died").exists()
         with pytest.raises(ClusterFailed, match=r"died, and so did|lost the work"):
@@ -193,9 +213,9 @@ def test_a_worker_that_dies_is_replaced_by_the_other_until_there_is_none(tmp_pat
 
 
 @pytest.mark.long
-def test_the_command_is_interrupted(tmp_path: Path) -> None:
+def test_the_command_is_interrupted(scheduler: str, tmp_path: Path) -> None:
     arguments = ["experiment", "long-run", "--rounds", "10000000", "--out", str(tmp_path / "out")]
-    with started(1) as scheduler, DaskExecutor(scheduler) as watching:
+    with started_workers(scheduler, 1), DaskExecutor(scheduler) as watching:
         run = subprocess.Popen(
             [*COMMAND, *arguments, "--scheduler", scheduler],
             stdout=subprocess.PIPE,
@@ -211,14 +231,14 @@ def test_the_command_is_interrupted(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_worker_with_different_code(tmp_path: Path) -> None:
+def test_a_worker_with_different_code(scheduler: str, tmp_path: Path) -> None:
     home = Path(knapcache.__file__).parent
     shutil.copytree(home, tmp_path / "knapcache", ignore=shutil.ignore_patterns("__pycache__"))
     with (tmp_path / "knapcache" / "model.py").open("a") as file:
         file.write("# changed\n")
     path = os.pathsep.join([str(tmp_path), *sys.path])
     with (
-        started(1, {"PYTHONPATH": path}) as scheduler,
+        started_workers(scheduler, 1, {"PYTHONPATH": path}),
         DaskExecutor(scheduler) as cluster,
         pytest.raises(
             ClusterFailed, match=r"^worker tcp://.* runs knapcache .*, this process .*: install the same version$"
@@ -227,12 +247,12 @@ def test_a_worker_with_different_code(tmp_path: Path) -> None:
         replay_grid(TRACE, ["lru"], [5, 6], jobs=cluster)
 
 
-def test_a_worker_without_this_package(tmp_path: Path) -> None:
+def test_a_worker_without_this_package(scheduler: str, tmp_path: Path) -> None:
     (tmp_path / "knapcache").mkdir()
     (tmp_path / "knapcache" / "__init__.py").write_text("__version__ = '0.0.1'")
     path = os.pathsep.join([str(tmp_path), *sys.path])
     with (
-        started(1, {"PYTHONPATH": path}) as scheduler,
+        started_workers(scheduler, 1, {"PYTHONPATH": path}),
         DaskExecutor(scheduler) as cluster,
         pytest.raises(ClusterFailed, match=r"^worker tcp://.* cannot run this knapcache: ModuleNotFoundError"),
     ):
@@ -240,7 +260,7 @@ def test_a_worker_without_this_package(tmp_path: Path) -> None:
 
 
 def test_a_cluster_that_stops(tmp_path: Path) -> None:
-    with started(1) as scheduler:
+    with started_scheduler() as scheduler, started_workers(scheduler, 1):
         cluster = DaskExecutor(scheduler)
         work = threading.Thread(target=lambda: seen.append(failure(cluster, tmp_path)))
         seen: list[str] = []
@@ -257,12 +277,9 @@ def failure(cluster: DaskExecutor, folder: Path) -> str:
     return str(caught.value)
 
 
-def test_a_scheduler_without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scheduler_without_workers(scheduler: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("knapcache.lab.cluster.TIMEOUT", 1.0)
-    with (
-        started(0) as scheduler,
-        pytest.raises(ClusterFailed, match=f"^the scheduler at {scheduler} has no workers: start"),
-    ):
+    with pytest.raises(ClusterFailed, match=f"^the scheduler at {scheduler} has no workers: start"):
         DaskExecutor(scheduler)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from knapcache.errors import InvalidInput
-from knapcache.lab.sweep import sweep
+from knapcache.lab.executors import sweep
 
 
 def slowest_first(k: int) -> tuple[int, int]:

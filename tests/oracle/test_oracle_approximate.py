@@ -12,8 +12,8 @@ from knapcache.model import Selection
 from knapcache.oracle import solve
 from knapcache.oracle.approximate import certified_beta, tolerance
 from knapcache.oracle.exact import select
-from knapcache.testing.knapsacks import CACHE_MODES, CLASSIC, KnapsackInstance, cache_like, classic
 from tests.support.knapsack_solvers import brute_force, check, exact_sum
+from tests.support.knapsacks import CACHE_MODES, CLASSIC, KnapsackInstance, cache_like, classic
 from tests.support.textbook import textbook
 
 BETAS = (1e-3, 0.01, 0.1, 0.5, 2.0)

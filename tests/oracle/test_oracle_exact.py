@@ -15,8 +15,8 @@ from knapcache.oracle import solve
 from knapcache.oracle.exact import select
 from knapcache.oracle.problem import Flags, Floats, Ints
 from knapcache.oracle.sums import to_integers
-from knapcache.testing.knapsacks import CACHE_MODES, CLASSIC, KnapsackInstance, Rng, cache_like, classic
 from tests.support.knapsack_solvers import brute_force, by_milp, by_or_tools, check, exact_sum, integer_optimum
+from tests.support.knapsacks import CACHE_MODES, CLASSIC, KnapsackInstance, Rng, cache_like, classic
 from tests.support.textbook import textbook
 
 

@@ -14,8 +14,8 @@ import pytest
 
 import knapcache.oracle
 from knapcache.oracle import exact, solve
-from knapcache.testing.knapsacks import CACHE_MODES, CLASSIC, KnapsackInstance, cache_like, classic
 from tests.support.knapsack_solvers import brute_force, check
+from tests.support.knapsacks import CACHE_MODES, CLASSIC, KnapsackInstance, cache_like, classic
 
 
 def chosen(values: list[float], sizes: list[int], capacity: int) -> list[int]:

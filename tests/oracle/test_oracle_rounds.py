@@ -17,8 +17,8 @@ from knapcache.oracle.exact import FrozenItems, SearchOptions, Workspace, select
 from knapcache.oracle.groups import drop_chain_ends
 from knapcache.oracle.price import break_items, compute_densities
 from knapcache.oracle.sums import accurate_sum, argsort, merge_argsort, radix_argsort
-from knapcache.testing.knapsacks import CACHE_MODES, CLASSIC, KnapsackInstance, cache_like, classic
 from tests.support.knapsack_solvers import brute_force, check, exact_sum
+from tests.support.knapsacks import CACHE_MODES, CLASSIC, KnapsackInstance, cache_like, classic
 from tests.support.textbook import textbook
 
 
@@ -158,7 +158,7 @@ from knapcache import kernel
 assert not kernel.COMPILED
 from knapcache.oracle import exact, core, solve
 from tests.support.textbook import textbook
-from knapcache.testing.knapsacks import CLASSIC, classic
+from tests.support.knapsacks import CLASSIC, classic
 rng = np.random.default_rng(5)
 rounds = 0
 for k in range(180):

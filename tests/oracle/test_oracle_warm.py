@@ -9,7 +9,7 @@ import pytest
 
 from knapcache.errors import CorruptState, InvalidInput
 from knapcache.oracle import WarmSolver, solve
-from knapcache.testing.knapsacks import CACHE_MODES, CLASSIC, cache_like, classic
+from tests.support.knapsacks import CACHE_MODES, CLASSIC, cache_like, classic
 
 
 def change_some(rng: np.random.Generator, values: Any, sizes: Any, *, whole: bool) -> tuple[Any, Any, Any]:

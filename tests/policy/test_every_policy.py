@@ -76,7 +76,7 @@ for name in names.split():
 """
 
 
-@pytest.mark.parametrize("events", [25, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.parametrize("events", [10, pytest.param(100, marks=pytest.mark.long)])
 def test_contract_in_plain_python(events: int) -> None:
     code = PLAIN.replace("EVENTS", str(events))
     subprocess.run([sys.executable, "-W", "error", "-c", code], env=os.environ | {"KNAPCACHE_COMPILE": "0"}, check=True)

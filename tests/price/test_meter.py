@@ -536,7 +536,9 @@ def test_a_free_model_has_no_dollars_and_costs_its_seconds(caplog: pytest.LogCap
     ],
 )
 def test_tokens_are_those_of_request_and_answer(usage: dict[str, Any], tokens: int) -> None:
-    assert Meter("seconds").bill(Endpoint.CHAT, "m", usage, 1).tokens == tokens
+    bill = Meter("seconds").bill(Endpoint.CHAT, "m", usage, 1)
+    assert bill.tokens == tokens
+    assert bill.known is (tokens > 0)
 
 
 def test_the_largest_amount_is_allowed() -> None:

@@ -78,12 +78,6 @@ class SharedProxy(RunningProxy):
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
-    with RedisProcess(tmp_path_factory.mktemp("engine")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def upstream() -> Iterator[FakeUpstream]:
     with FakeUpstream() as upstream:
         yield upstream
@@ -109,6 +103,7 @@ def test_a_miss_at_one_proxy_is_a_hit_at_the_other(pair: tuple[SharedProxy, Shar
     assert [one.proxy.cache.owner for one in pair] == [True, False]
 
 
+@pytest.mark.features
 def test_both_proxies_show_the_numbers_of_both(pair: tuple[SharedProxy, SharedProxy]) -> None:
     for one in pair:
         one.ask("a question for the totals")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+from urllib.parse import quote
 
+import uvicorn
 from starlette.testclient import TestClient
 
 from knapcache import Cache, Reply
@@ -27,9 +31,11 @@ from knapcache.proxy.events.upstream_health import UpstreamHealth
 from knapcache.proxy.feature_list import feature_specs
 from knapcache.proxy.features import Feature, Features, ProxyContext
 from knapcache.proxy.http.auth import Authenticator
+from knapcache.proxy.run import listen
 from knapcache.proxy.settings import Settings
 from knapcache.proxy.upstream.upstreams import Upstreams
 from knapcache.threads import DeadlinePool
+from tests.support.timing import wait_until
 
 TOKEN = "the token of these tests"
 BEARER = {"authorization": f"Bearer {TOKEN}"}
@@ -146,6 +152,25 @@ class AdminHarness:
         """Return a client of the admin API; it sends the token unless other headers are given."""
         sent = BEARER if headers is None else headers
         return TestClient(admin_app(self.context), base, headers=sent, follow_redirects=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def serve(self, path: str) -> Iterator[str]:
+        """Serve the admin API and the page, and yield the address of a path, with the token."""
+        socket = listen("127.0.0.1", 0)
+        server = uvicorn.Server(uvicorn.Config(admin_app(self.context), log_level="error", lifespan="off"))
+        thread = threading.Thread(target=server.run, args=([socket],), daemon=True)
+        thread.start()
+        wait_until(lambda: server.started, "the server")
+        yield f"http://127.0.0.1:{socket.getsockname()[1]}{path}#token={quote(TOKEN)}"
+        server.should_exit = server.force_exit = True
+        thread.join(10.0)
+        socket.close()
 
     def close(self) -> None:
         """Close features, history and cache, in the proxy's order."""

@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 from hypothesis import strategies as st
 
-from knapcache.lab.valid_sets import BanditInstance, BoolArray
+from knapcache_experiments.valid_sets import BanditInstance, BoolArray
 
 # Sizes 3, 2, 2 in capacity 4. Valid: {0} (3 of 4, the smallest left out needs 2) and {1,2} (4 of 4); {1} and {2} have
 # capacity left for the other, {} for anything. So l_min = 1, l_max = 2, l = min(2, 3 − 1) = 2.

@@ -1,4 +1,4 @@
-"""Several proxies on one store in Valkey or Redis, OpenAI's SDK as their load, and samples of the store's books.
+"""Several proxies on one store in Valkey or Redis, OpenAI's SDK as their load, and samples of the store's totals.
 
 Every answer is verified. A request that fails, or that gets the answer to another one, is recorded as such.
 """
@@ -196,9 +196,9 @@ def last_outage(events: Sequence[tuple[float, bool]], window: float = 1.0) -> fl
 
 
 class BooksSampler:
-    """Reads the books of all shards continuously, as another process would, and compares them with the limits.
+    """Reads the totals of all shards continuously, as another process would, and compares them with the limits.
 
-    One command reads the books of a shard, so `used` and `limit` of one shard belong together. Sums over shards are
+    One command reads the totals of a shard, so `used` and `limit` of one shard belong together. Sums over shards are
     taken when two rounds in succession found the same: in between, all of it held at once.
     """
 
@@ -223,13 +223,13 @@ class BooksSampler:
         before: list[tuple[int, int]] = []
         while not self._stop.wait(0.005):
             try:
-                books = self._store._member.attachment().reader.books()
+                totals = self._store._member.attachment().reader.shard_totals()
             except StoreError:
                 self.failed_samples += 1
                 before = []
                 continue
             self.samples += 1
-            found = [(used, max(0, limit)) for used, _, _, limit in books]
+            found = [(used, max(0, limit)) for used, _, _, limit in totals]
             for shard, (used, limit) in enumerate(found):
                 if used > limit:
                     self.violations.append(f"shard {shard} uses {used} bytes of {limit}")

@@ -130,7 +130,7 @@ def count_load(load: SdkLoad, sampler: BooksSampler) -> dict[str, Any]:
 
 
 def inconsistent(url: str) -> str:
-    """Return why the books of a store that nobody uses any more are inconsistent, or nothing."""
+    """Return why the totals of a store that is not in use are inconsistent; empty: they are consistent."""
     with open_proxies_store(url, own=False) as store:
         try:
             store.check()
@@ -140,7 +140,7 @@ def inconsistent(url: str) -> str:
 
 
 def check_counts(counts: dict[str, Any], *, failed: float = 0.0) -> None:
-    """No wrong answer, nothing over the limit, consistent books, and no more failed requests than this share."""
+    """No wrong answer, nothing over the limit, consistent totals, and no more failed requests than this share."""
     assert counts["wrong"] == 0, counts["problems"]
     assert counts["failed"] <= failed * counts["requests"], counts["problems"]
     assert counts["over_limit"] == 0, counts["problems"]
@@ -324,7 +324,7 @@ def disturb_engine(
 
 
 def _inconsistent_in_the_end(url: str) -> str:
-    """Return why the books are inconsistent, also after the last writes of the load."""
+    """Return why the totals are inconsistent, also after the last writes of the load."""
     with suppress(TooSlow):
         wait_until(lambda: not inconsistent(url))
     return inconsistent(url)

@@ -1,6 +1,6 @@
 """A primary, or the process that writes to it, is killed with -9 again and again. After each cut, before any write:
 
-The books of every shard are the sums of its entries, every entry has its value and is right, and the limits of the
+The totals of every shard are the sums of its entries, every entry has its value and is right, and the limits of the
 shards sum to at most the capacity. After the cut of a primary, its replica is promoted: entries that were not
 replicated are gone, as a whole.
 """
@@ -85,11 +85,11 @@ def _decide(owner: RedisStore, rng: random.Random) -> None:
 
 
 def check_shards(store: RedisStore) -> int:
-    """Check the books of all shards and read every entry, as a reader: nothing is repaired before. Return entries."""
+    """Check the totals of all shards and read every entry, as a reader: nothing is repaired before. Return entries."""
     store.check()
-    books = store._member.attachment().reader.books()
-    assert len(books) == SHARDS
-    assert sum(used for used, *_ in books) <= store.capacity
+    totals = store._member.attachment().reader.shard_totals()
+    assert len(totals) == SHARDS
+    assert sum(used for used, *_ in totals) <= store.capacity
     entries = 0
     for info in store.scan():
         entry = store.read(info.key)

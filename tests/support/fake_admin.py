@@ -22,13 +22,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from knapcache.features.prefix.models import PrefixMode, prefix_summary
+from knapcache.features.prefix.feature import prefix_summary
+from knapcache.features.prefix.settings import PrefixMode
 from knapcache.features.prefix.totals import PrefixTotals
 from knapcache.features.semantic.admin import SemanticAdmin, TierReports
-from knapcache.features.semantic.recent_matches import RecentMatches
+from knapcache.features.semantic.event import RecentMatches
 from knapcache.features.semantic.totals import SemanticTotals
-from knapcache.proxy.admin.pages import Pages
-from knapcache.proxy.admin.panels import feature_panels, panel_row
+from knapcache.proxy.admin.pages import Pages, feature_panels, panel_row
 from knapcache.proxy.http.asgi_request import RequestRejected
 from knapcache.proxy.settings import Settings
 from tests.support.semantic_control import LearnerControl
@@ -97,7 +97,7 @@ class FakeAdmin:
 
     def __init__(self) -> None:
         self.reset()
-        self.panels = feature_panels(lambda spec: spec.name in self.on)
+        self.panels = feature_panels()
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
         with socket.socket() as free:
@@ -391,7 +391,8 @@ class FakeAdmin:
         if path == "audit":
             return JSONResponse({"rows": self.audit[-int(query["limit"]) :][::-1]})
         if path == "panels":
-            return JSONResponse({"rows": [panel_row(panel).model_dump() for panel in self.panels]})
+            rows = [panel_row(spec, on=spec.name in self.on).model_dump() for spec, _ in self.panels]
+            return JSONResponse({"rows": rows})
         if path == "tokens":
             return JSONResponse({"rows": self.tokens})
         if path == "limits":

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 from ortools.algorithms.python import knapsack_solver
-from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy import optimize
 
 from knapcache.model import Selection
-from knapcache.testing.knapsacks import KnapsackInstance
+from tests.support.knapsacks import KnapsackInstance
 from tests.support.textbook import textbook
 
 
@@ -52,11 +52,11 @@ def by_or_tools(instance: KnapsackInstance) -> int:
 
 
 def by_milp(instance: KnapsackInstance) -> float:
-    found = milp(
+    found = optimize.milp(
         -instance.values,
-        constraints=LinearConstraint(instance.sizes[None, :].astype(float), ub=instance.capacity),
+        constraints=optimize.LinearConstraint(instance.sizes[None, :].astype(float), ub=instance.capacity),
         integrality=np.ones(len(instance.values)),
-        bounds=Bounds(0, 1),
+        bounds=optimize.Bounds(0, 1),
         options={"mip_rel_gap": 0.0},
     )
     return float(-found.fun)

@@ -7,9 +7,12 @@ not installed, the one name that it imports there is replaced by a stub. No test
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.util
+import io
 import json
 import os
+import runpy
 import sys
 import types
 from collections.abc import Awaitable, Callable
@@ -30,6 +33,7 @@ from knapcache import Cache
 from knapcache.integrations.litellm import KnapcacheLiteLLM
 from knapcache.integrations.transport import CacheTransport
 from knapcache.testing import FakeUpstream
+from tests.support import ROOT
 from tests.support.timing import async_wait_until
 
 HELLO: Any = [{"role": "user", "content": "Hello there, all of you"}]
@@ -108,15 +112,26 @@ def through_the_transport(request: dict[str, Any], upstream: FakeUpstream, cache
     return {"ids": [answer.id for answer in answers], "text": text, "calls": [*calls, upstream.count()]}
 
 
+def example() -> list[str]:
+    """Return the lines that the example prints."""
+    litellm.cache = None
+    clients: Any = litellm.in_memory_llm_clients_cache
+    clients.flush_cache()
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        runpy.run_path(str(ROOT / "examples" / "litellm_transport.py"), run_name="__main__")
+    return output.getvalue().splitlines()
+
+
 def main() -> None:
-    """Run every scenario with its own provider and cache."""
-    found = {}
+    """Run every scenario with its own provider and cache, then the example."""
+    found: dict[str, Any] = {}
     for scenario in (completions, streams, coroutines, interface, through_the_transport):
         with FakeUpstream() as upstream, Cache("4MB", policy="lru", shadows=()) as cache:
             litellm.cache = LiteLLMCache()
             litellm.cache.cache = KnapcacheLiteLLM(cache)
             where = {"api_base": upstream.openai_url, "api_key": "one", "max_retries": 0}
             found[scenario.__name__] = scenario({"model": "openai/gpt-4o", "messages": HELLO, **where}, upstream, cache)
+    found["example"] = example()
     print(json.dumps(found))
 
 

@@ -196,7 +196,7 @@ def _wake_once(urls: Sequence[str]) -> list[float]:
 
 
 def check_when_it_answers(store: RedisStore) -> None:
-    """Check the books as soon as the server answers: on a busy machine it may take longer than the store's timeout."""
+    """Check the totals as soon as the server answers: on a busy machine it may take longer than the store's timeout."""
     deadline = Deadline("an answer of the server")
     while True:
         try:

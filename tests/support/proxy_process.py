@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
+from tests.support.forked_commands import ForkedProcess
 from tests.support.processes import command_line, suspend
 from tests.support.timing import DEADLINE, TooSlow
 
@@ -48,9 +49,12 @@ class ProxyProcess:
         if not self.compiled:
             variables["KNAPCACHE_COMPILE"] = "0"
         self.folder = folder
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables
-        )
+        self.process: subprocess.Popen[str] | ForkedProcess
+        if self.compiled or any(name.startswith("PYTHON") for name in environment or ()):
+            pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+            self.process = subprocess.Popen(command, env=variables, **pipes)
+        else:
+            self.process = ForkedProcess(command[3:], variables)
         self.log: list[str] = []
         """Lines of the proxy's log."""
         self._readers = [threading.Thread(target=self._read_log, daemon=True)]

@@ -9,11 +9,11 @@ from typing import Any
 
 from knapcache.errors import StoreError
 from knapcache.features.semantic.admin import TierReports
-from knapcache.features.semantic.event import SemanticEvent
+from knapcache.features.semantic.differences import FEATURES
+from knapcache.features.semantic.event import RecentMatches, SemanticEvent
 from knapcache.features.semantic.feature import SemanticFeature
 from knapcache.features.semantic.learner import Label, SemanticLearner
-from knapcache.features.semantic.match_features import FEATURES
-from knapcache.features.semantic.recent_matches import RecentMatches
+from knapcache.features.semantic.tier import SemanticTier
 from knapcache.features.semantic.totals import SemanticTotals
 from knapcache.proxy.events.events import Note
 from knapcache.proxy.features import Feature, ProxyContext
@@ -37,15 +37,15 @@ class LearnerFeature(SemanticFeature):
         """Close nothing."""
 
 
-class LearnerControl:
+class LearnerControl(SemanticTier):
     """Learners by scope, which tests give labels."""
 
-    def __init__(self, *scopes: str, mode: str = "on", error: float = 0.01) -> None:
-        self.learners = {scope: SemanticLearner(error) for scope in scopes or ("",)}
-        self.mode = mode
+    def __init__(self, *scopes: str) -> None:
+        self.learners = {scope: SemanticLearner() for scope in scopes or ("",)}
+        self.served_mode = "on"
         self.failure = ""
         self.marked: list[str] = []
-        self.sweeps = 0
+        self.swept = 0
 
     def add_labels(self, count: int, *, wrong: int = 0, risk: float = 0.001, scope: str = "") -> None:
         """Add labels of matches with one risk, the wrong ones last."""
@@ -56,11 +56,17 @@ class LearnerControl:
             )
 
     async def report(self) -> list[dict[str, Any]]:
-        common = {"mode": self.mode, "failure": self.failure, "model": "minilm-test", "questions": 1234, "limit": 9999}
+        common = {
+            "mode": self.served_mode,
+            "failure": self.failure,
+            "model": "minilm-test",
+            "questions": 1234,
+            "limit": 9999,
+        }
         return [{"scope": name} | common | one.report() for name, one in self.learners.items()]
 
     async def sweep(self) -> None:
-        self.sweeps += 1
+        self.swept += 1
 
     async def feedback(self, event: SemanticEvent) -> None:
         if self.failure:

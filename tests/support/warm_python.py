@@ -49,6 +49,14 @@ class WarmPython:
         stdout, stderr = (Path(path).read_text(encoding="utf-8") for path in job["output"])
         return subprocess.CompletedProcess(command, int(status), stdout, stderr)
 
+    def preload(self, *modules: str) -> None:
+        """Import modules of other packages for all programs that run from now on."""
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.write(json.dumps(modules) + "\n")
+        self._server.stdin.flush()
+        assert self._server.stdout.readline(), "the warm process has ended"
+
 
 @contextlib.contextmanager
 def start() -> Iterator[WarmPython]:
@@ -80,9 +88,15 @@ def serve() -> None:
     for name in [name for name in sys.modules if name.split(".")[0] in ("knapcache", "tests")]:
         del sys.modules[name]
     for line in sys.stdin:
+        job = json.loads(line)
+        if isinstance(job, list):
+            for name in job:
+                importlib.import_module(name)
+            print(0, flush=True)
+            continue
         child = os.fork()
         if child == 0:
-            run_job(json.loads(line))
+            run_job(job)
             break
         _, status = os.waitpid(child, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)

@@ -188,6 +188,8 @@ BAD_MESSAGES = {
     "half a tool input": (START, TOOL, HALF, END, STOP),
     "a delta of no block": (START, HI, END, STOP),
     "a delta of an unknown kind": (START, OPEN, NEW, END, STOP),
+    "a text that is a number": (START, OPEN, {**HI, "delta": {"type": "text_delta", "text": 5}}, END, STOP),
+    "a tool input without text": (START, TOOL, {**HALF, "delta": {"type": "input_json_delta"}}, END, STOP),
     "an event of an unknown kind": (START, {"type": "surprise"}, OPEN, HI, END, STOP),
 }
 

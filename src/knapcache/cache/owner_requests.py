@@ -35,7 +35,7 @@ _COUNT = struct.Struct(f"<{KEY_PREFIX}sI")
 
 
 class RequestedOwner(Protocol):
-    """What the owner does for requests of other processes."""
+    """The owner's handlers of requests from other processes."""
 
     def purge(self, conditions: PurgeConditions) -> int:
         """Remove the entries that meet every condition. Return how many."""

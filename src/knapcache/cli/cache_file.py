@@ -66,7 +66,7 @@ class TenantNames:
                 self.principals[self._namespace(*principal)] = principal
 
     def _namespace(self, *principal: str) -> str:
-        from knapcache.proxy.namespaces import principal_namespace
+        from knapcache.proxy.settings.secrets import principal_namespace
 
         assert self.secret is not None
         return principal_namespace(self.secret, *principal)

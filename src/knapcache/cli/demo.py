@@ -33,27 +33,15 @@ def add(commands: Any, *, with_options: bool) -> None:
     parser = commands.add_parser("demo", help=HELP, description=DESCRIPTION)
     option = parser.add_argument
     options.add_proxy(parser)
-    option(
-        "--requests",
-        metavar="N",
-        type=int,
-        default=default.requests,
-        help=f"number of requests (default: {default.requests})",
+    numbers: tuple[tuple[str, str, Any, float, str], ...] = (
+        ("--requests", "N", int, default.requests, "number of requests"),
+        ("--rate", "R", float, default.rate, "average requests per second"),
+        ("--clients", "N", int, default.clients, "maximum concurrent requests"),
+        ("--max-tokens", "N", int, default.max_tokens, "maximum tokens per answer"),
+        ("--seed", "N", int, default.seed, "random seed"),
     )
-    option(
-        "--rate",
-        metavar="R",
-        type=float,
-        default=default.rate,
-        help=f"average requests per second (default: {default.rate:g})",
-    )
-    option(
-        "--clients",
-        metavar="N",
-        type=int,
-        default=default.clients,
-        help=f"maximum concurrent requests (default: {default.clients})",
-    )
+    for name, metavar, kind, number, text in numbers:
+        option(name, metavar=metavar, type=kind, default=number, help=f"{text} (default: {number:g})")
     option("--key", metavar="KEY", action="append", default=[], help="API key to send; repeat it for several tenants")
     option(
         "--model",
@@ -62,19 +50,11 @@ def add(commands: Any, *, with_options: bool) -> None:
         help=f"model to request; repeat it for several models (default: {default.models[0]})",
     )
     option(
-        "--max-tokens",
-        metavar="N",
-        type=int,
-        default=default.max_tokens,
-        help=f"maximum tokens per answer (default: {default.max_tokens})",
-    )
-    option(
         "--prompts",
         metavar="FILE",
         type=Path,
         help='prompts, most popular first: JSON lines with "prompt", or one prompt per line (default: built-in)',
     )
-    option("--seed", metavar="N", type=int, default=default.seed, help=f"random seed (default: {default.seed})")
     parser.set_defaults(execute=execute)
 
 

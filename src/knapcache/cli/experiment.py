@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from knapcache.cli import executor_options, options
+from knapcache.cli import options
 from knapcache.cli.output import print_table
 from knapcache.errors import ClusterFailed, InvalidInput, KnapcacheError
 
@@ -49,7 +49,7 @@ def add(commands: Any, *, with_options: bool) -> None:
 def _add_common_options(parser: argparse.ArgumentParser) -> None:
     options.add_output(parser, "directory for NAME.json and NAME.png; created if missing", metavar="DIR", required=True)
     parser.add_argument("--quick", action="store_true", help="fewer rounds and repeats: a run of seconds")
-    executor_options.add_options(parser)
+    options.add_executor(parser)
 
 
 def _add_setting(group: Any, field: dataclasses.Field[Any]) -> None:
@@ -107,7 +107,7 @@ def run_one(experiment: Experiment[Any], args: argparse.Namespace) -> None:
     fields = {field.name for field in dataclasses.fields(experiment.settings)}
     settings = experiment.choose({k: v for k, v in vars(args).items() if k in fields}, quick=args.quick)
     out = OutputDirectory(args.output)
-    with executor_options.open_executor(args) as jobs:
+    with options.open_executor(args) as jobs:
         result = experiment.run(settings, jobs)
     paths = out.write(as_files(experiment.name, settings, result))  # before the table: stdout may be a closed pipe
     print_table(result.rows, title=f"{experiment.name}: {experiment.summary}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from knapcache.cli import cache_file, options
 from knapcache.cli.inspect import count_of
-from knapcache.cli.line_file import write_lines
+from knapcache.cli.output import write_lines
 
 if TYPE_CHECKING:
     from knapcache.store.base import Store

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
+import textwrap
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
@@ -25,7 +27,6 @@ from knapcache.cli import (
     serve,
     warm,
 )
-from knapcache.cli.help_format import HelpFormatter
 from knapcache.errors import KnapcacheError, suggestion
 from knapcache.proxy.feature_list import feature_specs
 
@@ -34,6 +35,25 @@ REMOVED = {"migrate": "; `knapcache export FROM | knapcache import - TO` copies 
 """Commands of older versions, and what to use in their place."""
 BAD_INPUT = 2
 INTERRUPTED = 130
+MIN_ACTION_WIDTH = 15
+"""Columns for names of subcommands. argparse ignores their indentation and would break the line after a long name."""
+
+
+class HelpFormatter(argparse.HelpFormatter):
+    """Wrap each paragraph of a description or epilog, and keep its indented lines."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog)
+        self._action_max_length = MIN_ACTION_WIDTH
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        blocks = []
+        for block in re.split(r"\n\s*\n", text.strip("\n")):
+            if re.search(r"^\s", block, re.MULTILINE):
+                blocks.append(textwrap.indent(block, indent))
+            else:
+                blocks.append(textwrap.fill(" ".join(block.split()), width, initial_indent=indent))
+        return "\n\n".join(blocks)
 
 
 class CommandLineParser(argparse.ArgumentParser):

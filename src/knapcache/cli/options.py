@@ -1,14 +1,29 @@
-"""Options that several commands share: the same names, the same meaning. A test compares all commands with them."""
+"""Options and arguments that several commands share. A test compares all commands with them."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from knapcache.errors import InvalidInput, reason_text
+
+if TYPE_CHECKING:
+    from knapcache.lab.executors import Jobs
 
 PROXY_URL = "http://127.0.0.1:8080/v1"
 CONFIG_HELP = "settings file of the proxy (default: $KNAPCACHE_CONFIG)"
 JSON_FILE_HELP = "write the {what} as JSON; - writes them to stdout instead of the table"
+ENDPOINTS = {
+    "messages": ("chat/completions", "messages"),
+    "input": ("responses", "embeddings"),
+    "prompt": ("completions",),
+}
+"""Endpoints that a request may be for, by a field that it has."""
 
 
 def add_output(parser: Any, text: str, *, metavar: str = "FILE", required: bool = False) -> None:
@@ -46,3 +61,35 @@ def directory(text: str) -> Path:
     if not text:
         raise argparse.ArgumentTypeError("directory name must not be empty")
     return Path(text)
+
+
+def add_executor(parser: argparse.ArgumentParser) -> None:
+    """Add where a sweep runs."""
+    option = parser.add_mutually_exclusive_group().add_argument
+    option("--jobs", type=int, metavar="N", help="number of processes (default: all cores)")
+    option("--scheduler", metavar="ADDRESS", help="run on a Dask cluster, such as tcp://host:8786")
+
+
+@contextmanager
+def open_executor(args: argparse.Namespace) -> Iterator[Jobs]:
+    """Yield the number of processes, or a cluster that stays connected inside the block."""
+    if args.scheduler is None:
+        yield args.jobs
+        return
+    from knapcache.lab.cluster import DaskExecutor
+
+    with DaskExecutor(args.scheduler) as cluster:
+        yield cluster
+
+
+def read_body(source: str) -> dict[str, Any]:
+    """Return the body of a request: a JSON object, or the `body` of a line of a batch file."""
+    try:
+        text = sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8")
+        found = json.loads(text)
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"cannot read the request from {source}: {reason_text(error)}") from None
+    body = found.get("body", found) if isinstance(found, dict) else found
+    if not isinstance(body, dict):
+        raise InvalidInput(f'a request must be a JSON object, such as {{"model": …}}; {source} has none')
+    return body

@@ -1,4 +1,4 @@
-"""Text and tables on stdout that fit the terminal, and progress on stderr."""
+"""Text and tables on stdout that fit the terminal, files of JSON lines, and progress on stderr."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+
+from knapcache.errors import InvalidInput
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -137,3 +141,37 @@ def progress_bar() -> Iterator[Progress]:
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         yield bar
+
+
+def write_lines(
+    content: Iterable[bytes], target: Path | None, convert: Callable[[Path, Path], None] | None = None
+) -> int:
+    """Write lines to a file, which gets its name when it is complete, or to standard output. Return how many.
+
+    convert   writes the second file from the first, which has the lines; None: the file has the lines
+    """
+    if target is None:
+        if sys.stdout.isatty():
+            content = (printable_json(line.decode()).encode() for line in content)
+        return _copy(content, sys.stdout.buffer)
+    try:
+        with tempfile.TemporaryDirectory(dir=target.resolve().parent) as folder:
+            part = Path(folder, "lines.jsonl")
+            with part.open("wb") as file:
+                written = _copy(content, file)
+            if convert is not None:
+                convert(part, part := Path(folder, "converted"))
+            part.chmod(0o600)  # requests and answers in plain text
+            os.replace(part, target)
+    except OSError as error:
+        raise InvalidInput(f"cannot write to {target}: {error.strerror}") from None
+    return written
+
+
+def _copy(content: Iterable[bytes], file: IO[bytes]) -> int:
+    written = 0
+    for line in content:
+        file.write(line)
+        written += 1
+    file.flush()
+    return written

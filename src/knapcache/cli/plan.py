@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from knapcache.cli import executor_options, options, trace_options
+from knapcache.cli import options, trace_options
 from knapcache.cli.output import print_table, print_text
 
 HELP = "recommend a cache capacity from a log"
@@ -85,7 +85,7 @@ def execute(args: argparse.Namespace) -> None:
         report.require_plotting()
     folder = OutputDirectory(args.output) if args.output is not None else None
     out = OutputFile(Path(args.json)) if args.json not in (None, "-") else None
-    with executor_options.open_executor(args) as jobs:
+    with options.open_executor(args) as jobs:
         trace = trace_options.read(args, rules, args.trace)
         on_progress = progress_lines(len(policies)) if args.progress else None
         plan = make_plan(trace, policies, capacities, sample=sample, seed=args.seed, jobs=jobs, on_progress=on_progress)

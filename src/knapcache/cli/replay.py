@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from knapcache.cli import executor_options, options, trace_options
+from knapcache.cli import options, trace_options
 from knapcache.cli.output import print_table, print_text
 
 HELP = "replay a trace against policies and capacities"
@@ -62,7 +62,7 @@ def execute(args: argparse.Namespace) -> None:
     capacities = check_arguments(policies, trace_options.split_list(args.capacity), args.seed, args.jobs)
     out = OutputFile(Path(args.json)) if args.json not in (None, "-") else None
     folder = OutputDirectory(args.output) if args.output is not None else None
-    with executor_options.open_executor(args) as jobs:  # connects first: reading a long trace comes after all checks
+    with options.open_executor(args) as jobs:  # connects first: reading a long trace comes after all checks
         trace = trace_options.read(args, rules, args.trace)
         rows = replay_grid(trace, policies, capacities, seed=args.seed, jobs=jobs)
     text = json.dumps(rows, indent=1, allow_nan=False)

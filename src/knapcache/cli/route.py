@@ -7,8 +7,8 @@ import json
 from typing import Any
 
 from knapcache.cli import options
+from knapcache.cli.options import ENDPOINTS, read_body
 from knapcache.cli.output import print_table, print_text
-from knapcache.cli.request_file import ENDPOINTS, read_body
 from knapcache.errors import InvalidInput
 
 HELP = "say which route of the settings applies to a request"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from knapcache.cli import executor_options
+from knapcache.cli import options
 from knapcache.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def add_trace(parser: argparse.ArgumentParser, metavar: str) -> None:
         nargs="+",
         help="trace file, plain or compressed with gzip or zstd; several files or a directory are read as one trace",
     )
-    executor_options.add_options(parser)
+    options.add_executor(parser)
     option("--seed", type=int, metavar="N", default=0, help="random seed of policies and samples (default: 0)")
 
 

@@ -14,9 +14,10 @@ from knapcache.cache.cache import internal_of
 from knapcache.exchange.exchange import cacheable_endpoint
 from knapcache.exchange.fetched import Fetched, LiveStream
 from knapcache.exchange.fetcher import Fetcher
-from knapcache.integrations.httpx_common import (
+from knapcache.integrations.transport import (
     CLOSE_TIMEOUT,
     Handover,
+    HttpxResponse,
     TransportBase,
     bypassed,
     make_response,
@@ -39,8 +40,8 @@ class AsyncCacheTransport(TransportBase):
             return await self._send(request)
         await request.aread()
 
-        async def send(content: bytes) -> HttpxResponse:
-            return HttpxResponse(await self._send(with_content(request, content)))
+        async def send(content: bytes) -> AsyncHttpxResponse:
+            return AsyncHttpxResponse(await self._send(with_content(request, content)))
 
         items: asyncio.Queue[Any] = asyncio.Queue()
         handover = Handover(items.put_nowait)
@@ -59,13 +60,14 @@ class AsyncCacheTransport(TransportBase):
             return bypassed(await self._send(request))
         assert isinstance(first, Fetched)
         if isinstance(first, LiveStream):
-            return make_response(request, first, sync=False, live=self._blocks(items, handover), handover=handover)
+            return make_response(request, first, sync=False, live=self._blocks(items), handover=handover)
         return make_response(request, first, sync=False)
 
-    async def _blocks(self, items: asyncio.Queue[Any], handover: Handover) -> AsyncIterator[bytes]:
+    async def _blocks(self, items: asyncio.Queue[Any]) -> AsyncIterator[bytes]:
         while isinstance(item := await items.get(), bytes):
             yield item
-        handover.end(item)
+        if isinstance(item, BaseException):  # of the fetch
+            raise item
 
     async def _send(self, request: Any) -> Any:
         return await self._sender(request, "AsyncHTTPTransport").handle_async_request(request)
@@ -84,14 +86,8 @@ class AsyncCacheTransport(TransportBase):
         await self.aclose()
 
 
-class HttpxResponse:
-    """A response of httpx (`fetcher.UpstreamResponse`)."""
-
-    def __init__(self, response: Any) -> None:
-        self._response = response
-        self.status: int = response.status_code
-        self.headers: dict[str, str] = dict(response.headers)
-        self.pairs: list[tuple[str, str]] = list(response.headers.multi_items())
+class AsyncHttpxResponse(HttpxResponse):
+    """A response of an async client."""
 
     async def read(self) -> bytes:
         """Return the whole body."""

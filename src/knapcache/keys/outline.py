@@ -32,6 +32,8 @@ MAX_PARSED = 1 << 20
 """Bytes of a canonical request that is parsed: a longer one would hold the interpreter for several milliseconds."""
 MAX_SAMPLED = 200
 """Words at the start, and at the end, of a prompt from which samples are drawn."""
+MAX_LEFT_OUT = 64
+"""Messages by which a request may be longer than the one that it continues."""
 CONVERSATION = ("messages", "input", "prompt", "contents")
 """Fields that hold the conversation or the input; a request has one of them."""
 SYSTEM = ("system", "instructions")
@@ -186,10 +188,10 @@ def conversation_of(request: CanonicalRequest) -> tuple[list[Any], list[Any]]:
     return [message for message in messages if not is_system(message)], system
 
 
-def prefix_hashes(request: CanonicalRequest, limit: int = 64) -> list[bytes]:
+def prefix_hashes(request: CanonicalRequest) -> list[bytes]:
     """Return the hashes of the conversations that this request may continue: without its last messages."""
     messages, _ = conversation_of(request)
-    return [hash_of(messages[:k]) for k in range(len(messages) - 1, max(0, len(messages) - limit), -1)]
+    return [hash_of(messages[:k]) for k in range(len(messages) - 1, max(0, len(messages) - MAX_LEFT_OUT), -1)]
 
 
 def samples_of(text: str) -> bytes:

@@ -1,4 +1,7 @@
-"""Executors of a sweep: processes of this machine here, workers of a cluster in cluster.py.
+"""Sweeps: independent runs in parallel, by processes of this machine here, or workers of a cluster (cluster.py).
+
+Results are in the order of the items, and each item has its own seed. So the place and the number of processes affect
+only the run time.
 
 The work of a sweep is one *batch*: a function, the values that all its calls share, and the items. The batch is sent
 once to each process; for an item only its number is sent. So a trace of millions of requests is copied once per
@@ -18,12 +21,15 @@ import pickle
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from knapcache.errors import InvalidInput
 
@@ -135,3 +141,43 @@ _map_shared_once = functools.lru_cache(maxsize=1)(map_shared)  # a process of th
 
 def _run_shared(folder: Path, k: int) -> Any:
     return _map_shared_once(folder).run(k)
+
+
+def sweep(
+    function: Callable[..., Result],
+    items: Sequence[Any],
+    *,
+    shared: tuple[Any, ...] = (),
+    jobs: Jobs = None,
+    title: str = "",
+    on_progress: Callable[[int, int], None] | None = None,
+) -> list[Result]:
+    """Return `[function(*shared, item) for item in items]`, computed on all cores, `jobs` processes, or an executor.
+
+    `shared` may be large: it is sent once to each process, not once for each item. `on_progress` is called after each
+    item with the number of finished items and of all.
+    """
+    results = executor(jobs).run(TaskBatch(function, shared, tuple(items)))
+    found: list[Result] = []
+    with _bar(title, len(items)) as tick, closing(results):
+        for result in tick(results):
+            found.append(result)
+            if on_progress is not None:
+                on_progress(len(found), len(items))
+    return found
+
+
+@contextmanager
+def _bar(title: str, total: int) -> Iterator[Callable[[Iterable[Result]], Iterator[Result]]]:
+    """Show a progress bar on a terminal, and nothing elsewhere."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(title, total=total)
+
+        def tick(results: Iterable[Result]) -> Iterator[Result]:
+            for result in results:
+                progress.advance(task)
+                yield result
+
+        yield tick

@@ -18,9 +18,8 @@ import numpy as np
 
 from knapcache.errors import InvalidInput
 from knapcache.lab.capacity import Capacity
-from knapcache.lab.executors import Jobs, executor
+from knapcache.lab.executors import Jobs, executor, sweep
 from knapcache.lab.replay import replay
-from knapcache.lab.sweep import sweep
 from knapcache.lab.trace import Trace
 from knapcache.policy import registry
 

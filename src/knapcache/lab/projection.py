@@ -22,7 +22,6 @@ import numpy as np
 import numpy.typing as npt
 
 DAY = 86_400.0
-MONTH_DAYS = 30
 MIN_BLOCKS = 4
 Z = 1.959964
 """97.5 % quantile of the normal distribution."""

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from knapcache.proxy.events.history import History
-from knapcache.proxy.events.merged import MergedHistory, MergedRecent
+from knapcache.proxy.events.published import MergedHistory, MergedRecent
 from knapcache.proxy.events.recent import RecentRequests
 
 Access = Literal["token", "session", "public"]
@@ -113,7 +113,7 @@ class FeatureExplanation(NamedTuple):
     text: str = ""
     """What it did with the request; empty: nothing, or it answered."""
     why: Any = None
-    """If it answered the request: an `Explanation` (admin/request_models.py)."""
+    """If it answered the request: an `Explanation` (admin/models.py)."""
     words: str | None = None
     """First words of the request, if the feature knows them."""
 
@@ -129,7 +129,7 @@ class AdminServices(Protocol):
     def recent(self) -> RecentRequests | MergedRecent:
         """The recent requests, of all proxies of a shared store."""
 
-    def flush_events(self) -> None:
+    def flush_events(self) -> object:
         """Pass buffered events to their consumers. Runs on the event loop's thread."""
 
     def read_shared(self) -> None:

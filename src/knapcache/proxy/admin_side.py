@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import socket
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
 
+from knapcache.cache.internal import InternalCache
 from knapcache.proxy.admin.app import admin_app
 from knapcache.proxy.admin.audit import AuditLog
 from knapcache.proxy.admin.context import AdminContext
@@ -13,11 +19,59 @@ from knapcache.proxy.admin.shared_sessions import SharedSessions
 from knapcache.proxy.admin.tokens import AdminTokens
 from knapcache.proxy.events.events import EventBuffer
 from knapcache.proxy.events.pipeline import EventPipeline
+from knapcache.proxy.events.published import MergedHealth, MergedHistory, MergedRecent, PublishedProxies, SharedProxies
+from knapcache.proxy.events.publisher import ProxyPublisher
 from knapcache.proxy.features import Features
 from knapcache.proxy.http.auth import Authenticator
 from knapcache.proxy.settings import Settings
-from knapcache.proxy.shared import SharedStoreMember
+from knapcache.proxy.settings.secrets import proxy_id
 from knapcache.proxy.storage import Storage
+from knapcache.store.redis.store import RedisStore
+from knapcache.store.redis.urls import shown_url
+from knapcache.threads import run_with_deadline
+
+CLOSE_SECONDS = 2.0
+"""Seconds that the last publication may take."""
+
+
+class SharedStoreMember:
+    """Publishes for this proxy, in the process that has its event pipeline."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        folder: Path,
+        store: RedisStore,
+        cache: InternalCache,
+        pipeline: EventPipeline,
+        started: float,
+    ) -> None:
+        address = settings.store_address
+        assert address is not None
+        identity = {
+            "id": proxy_id(folder),
+            "host": socket.gethostname()[:255] or "unknown",
+            "release": version("knapcache"),
+            "started": started,
+            "workers": settings.workers,
+        }
+        history, recent, health = pipeline.history, pipeline.recent, pipeline.upstream_health
+        self._publisher = ProxyPublisher(store.documents, identity, history, recent, health, owner=lambda: cache.owner)
+        others = PublishedProxies(store.documents, str(identity["id"]), history.totals)
+        self.admin_fields: dict[str, Any] = {
+            "history": MergedHistory(history, others),
+            "recent": MergedRecent(recent, str(identity["host"]), others),
+            "upstream_health": MergedHealth(health, others),
+            "shared": SharedProxies(self._publisher, others, history, shown_url(address), store.server_state),
+        }
+        """Fields of the AdminContext with the numbers of all proxies."""
+        self._task = asyncio.create_task(self._publisher.run())
+
+    async def close(self) -> None:
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        await run_with_deadline(self._publisher.close, CLOSE_SECONDS)
 
 
 class AdminSide:
@@ -66,7 +120,6 @@ class AdminSide:
         )
 
     async def close(self) -> None:
-        """Stop what runs for the admin API."""
         await self.app.state.admin.close()
 
     async def close_member(self) -> None:

@@ -67,7 +67,6 @@ class EventFlow:
     async def serve_workers(
         self, folder: Path, app: Callable[..., Awaitable[None]], pipeline: EventPipeline, features: Features
     ) -> None:
-        """Serve pipeline and admin API to the other workers."""
         self._server = OwnerServer(folder, app, pipeline, features)
         await self._server.open()
 

@@ -1,4 +1,4 @@
-"""What features do for one request.
+"""Hooks: the methods of a feature that a request calls.
 
 `Feature.begin` returns the hooks of a request, or None. The request calls them in the order of the list of features.
 A request that the fast path answers meets none. Each method may be left out.
@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
+
+import orjson
 
 from knapcache.cache import Answer
 from knapcache.cache.values import SimilarMatch
@@ -45,7 +47,7 @@ class CallRefused(UpstreamFailed):
 
     def body(self) -> bytes:
         """Return the body of the response, in JSON."""
-        raise NotImplementedError
+        return orjson.dumps({"error": {"message": str(self), "type": "refused"}})
 
     def concerns(self, tenant: str) -> bool:  # noqa: ARG002
         """Return whether it is about this caller. Of a call that several requests share, it may be about another."""
@@ -100,7 +102,7 @@ class BodyEditor(Protocol):
 
 
 class CallHooks:
-    """What one feature does for one request. Every method may be left out."""
+    """The hooks of one feature for one request. Every method may be left out."""
 
     __slots__ = ()
     name = ""

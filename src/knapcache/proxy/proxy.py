@@ -80,12 +80,10 @@ class Proxy:
 
     @property
     def cache(self) -> InternalCache:
-        """The cache."""
         return self.storage.cache
 
     @property
     def events(self) -> EventBuffer:
-        """The events of this process."""
         return self.flow.buffer
 
     @property
@@ -94,7 +92,6 @@ class Proxy:
         return self.flow.client if self._admin is None else self._admin.app
 
     async def open(self) -> None:
-        """Start serving on the running event loop."""
         await self.upstreams.open()
         self.features.start()
         await self.flow.open(self.storage.folder, alone=self.settings.workers == 1)

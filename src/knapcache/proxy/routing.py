@@ -124,7 +124,6 @@ def conditions(route: RouteSettings, request: RoutedRequest) -> Iterator[Conditi
 
 
 def matches(patterns: Sequence[str], value: str) -> bool:
-    """Return whether a text matches one of some patterns."""
     return any(glob_match(value, pattern) for pattern in patterns)
 
 
@@ -188,7 +187,6 @@ def number_of(value: Any) -> float | None:
 
 
 def alternatives(values: Sequence[str]) -> str:
-    """Return alternatives in words."""
     return " or ".join(values)
 
 

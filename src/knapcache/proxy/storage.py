@@ -19,11 +19,11 @@ from typing import Any
 
 from knapcache.cache.internal import InternalCache
 from knapcache.cache.option_groups import KeyOptions, PolicyOptions, PriceOptions, StoreSource
+from knapcache.cache.options import seal_secret
 from knapcache.errors import InvalidInput, NotOwner, StoreError
 from knapcache.proxy.settings import Settings
 from knapcache.proxy.settings.secrets import data_directory, server_secret
-from knapcache.proxy.shared import open_shared_store
-from knapcache.store.base import Store
+from knapcache.store.base import Store, wall_clock
 from knapcache.store.encryption import read_keys
 from knapcache.store.redis.store import RedisStore
 from knapcache.store.sqlite.owner_lock import OwnerLock
@@ -61,12 +61,10 @@ class Storage:
 
     @property
     def cache(self) -> InternalCache:
-        """The cache, after `open`."""
         assert self._cache is not None
         return self._cache
 
     def open(self, quotas: Mapping[str, int], prices: Mapping[str, Any]) -> None:
-        """Open the cache."""
         settings = self._settings
         self._cache, self.memory_fallback = open_cache(
             settings,
@@ -133,3 +131,14 @@ def open_cache(
             "STORE NOT OPENED: answers are kept in memory (%d bytes) until the next start. Reason: %s", capacity, error
         )
         return cache, True
+
+
+def open_shared_store(settings: Settings, secret: bytes, keys: tuple[bytes, ...], *, own: bool) -> RedisStore:
+    """Open the store of the setting `store`. own: become the owner if there is none, now or later."""
+    address = settings.store_address
+    assert address is not None
+    store = RedisStore(
+        address, settings.capacity, own=own, secret=seal_secret(secret), encryption_keys=keys, clock=wall_clock
+    )
+    store.may_own = own
+    return store

@@ -99,11 +99,8 @@ def merge_delta(whole: dict[str, Any], delta: Mapping[str, Any]) -> None:
     """Merge a delta into `whole`, in place. The delta is neither changed nor referenced. Call `join_texts` at last."""
     for name, value in delta.items():
         before = whole.get(name)
-        kind = type(value)
-        if kind is str and type(before) is TextParts and name not in SPECIAL_TEXTS:  # most deltas
+        if type(value) is str and type(before) is TextParts and name not in SPECIAL_TEXTS:  # most deltas
             before.append(value)
-        elif kind is int or kind is float or kind is bool:
-            whole[name] = value
         elif value is None or before is None:
             if value is not None or name not in whole:
                 whole[name] = copy_delta(value)

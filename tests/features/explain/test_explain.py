@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +12,8 @@ from pydantic import SecretStr
 
 from knapcache import Reply
 from knapcache.cache.key_history import CAUSES
-from knapcache.features.explain.explain import REMOVED
-from knapcache.features.explain.words import duration, join, ordinal
-from knapcache.proxy.admin.request_models import Explanation
+from knapcache.features.explain.explain import REMOVED, duration, join, ordinal
+from knapcache.proxy.admin.models import Explanation
 from knapcache.proxy.admin_routes import FeatureExplanation
 from knapcache.proxy.events.events import Event
 from knapcache.proxy.features import Feature
@@ -107,7 +105,7 @@ def test_a_new_request_and_its_hits(requests: Requests) -> None:
 
 def test_a_route_explains_what_it_did(tmp_path: Path) -> None:
     routes = [{"name": "evals", "cache": "refresh"}, {"name": "no-store", "cache": "read-only"}]
-    with contextlib.closing(AdminHarness(tmp_path, route=routes)) as harness:
+    with AdminHarness(tmp_path, route=routes) as harness:
         requests = Requests(harness)
         requests.send(body())
         fresh = requests.send(body(), refresh=True, route="evals")
@@ -180,8 +178,7 @@ def test_an_eviction_is_explained_by_worth(requests: Requests) -> None:
 
 
 def test_an_answer_that_was_not_admitted_is_explained() -> None:
-    harness = AdminHarness(capacity="1MiB", policy="w-tinylfu", shadows=())
-    try:
+    with AdminHarness(capacity="1MiB", policy="w-tinylfu", shadows=()) as harness:
         requests = Requests(harness)
         for k in range(12):
             for _ in range(3):
@@ -195,8 +192,6 @@ def test_an_answer_that_was_not_admitted_is_explained() -> None:
         free = requests.send(body(seed=-1), n=100_000, cost=0.0)
         assert free["answer"].startswith("not stored")
         assert "it cost nothing" in requests.send(body(seed=-1), cost=0.0)["why"]["text"]
-    finally:
-        harness.close()
 
 
 def test_expired_purged_and_too_large_answers_are_explained(requests: Requests) -> None:
@@ -231,8 +226,7 @@ def test_what_the_client_asked_for_is_explained(requests: Requests) -> None:
 
 
 def test_two_workers_that_fetch_the_same_answer_are_explained() -> None:
-    harness = AdminHarness()
-    try:
+    with AdminHarness() as harness:
         requests = Requests(harness)
         object.__setattr__(harness.settings, "workers", 2)
         now = time.time()
@@ -246,8 +240,6 @@ def test_two_workers_that_fetch_the_same_answer_are_explained() -> None:
         object.__setattr__(harness.settings, "store", SecretStr("redis://engine"))  # the other one is a proxy
         why = requests.detail(2)["why"]
         assert (why["kind"], why["title"]) == ("other_worker", "Not yet shared between proxies")
-    finally:
-        harness.close()
 
 
 @pytest.mark.parametrize(
@@ -267,15 +259,12 @@ def test_two_workers_that_fetch_the_same_answer_are_explained() -> None:
     ],
 )
 def test_every_outcome_has_an_explanation(fields: dict[str, Any], kind: str, text: str) -> None:
-    harness = AdminHarness()
-    try:
+    with AdminHarness() as harness:
         requests = Requests(harness)
         requests.add(**fields)
         found = requests.detail(1)
         assert found["why"]["kind"] == kind
         assert text in found["why"]["text"] + found["why"]["title"]
-    finally:
-        harness.close()
 
 
 def test_an_unknown_request_is_404(requests: Requests) -> None:

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from knapcache.testing import FakeUpstream
-from tests.support.browser import chromium, open_view, visit, wait_for_data
+from tests.support.browser import open_view, visit, wait_for_data
 from tests.support.running_proxy import RunningProxy
 
 TOKEN = "an-operator-token-of-these-tests-0123456789"
@@ -37,12 +37,6 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningProxy]:
 def send(proxy: RunningProxy, text: str, headers: dict[str, str] | None = None, **fields: Any) -> None:
     body = {"model": "gpt-4o", "temperature": 0, "messages": [{"role": "user", "content": text}], **fields}
     httpx.post(f"{proxy.url}/v1/chat/completions", json=body, headers=headers).raise_for_status()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as launched:
-        yield launched
 
 
 @pytest.fixture(scope="module")

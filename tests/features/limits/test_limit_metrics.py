@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from knapcache.features.limits import feature as subject
+from knapcache.features.limits.core import LimitValues, Refusal, ScopeUsage
 from knapcache.features.limits.feature import LimitsFeature
 from knapcache.features.limits.limits import LimitStatus
-from knapcache.features.limits.metrics import limit_reason
+from knapcache.features.limits.refusal import LimitReached
 from tests.support.events import event
 from tests.support.metric_docs import documented, labels_of
 
@@ -24,8 +25,9 @@ async def test_refused_requests_and_use(monkeypatch: pytest.MonkeyPatch) -> None
     nothing = SimpleNamespace(settings=None, meter=None, folder=None, secret=b"", shared_store=None)
     context: Any = nothing
     feature = LimitsFeature(context)
-    reason = limit_reason("usd_per_day", "team")
-    feature.consume([event("rejected", reason=reason)] * 2 + [event("rejected", reason="no key"), event("hit")])
+    refused = LimitReached(Refusal("team", "usd_per_day", ScopeUsage()), LimitValues(usd_per_day=5.0), 0.0)
+    limited = event("rejected", reason=refused.event_reason)
+    feature.consume([limited, limited, event("rejected", reason="no key"), event("hit")])
     await feature.before_metrics()
     families = list(feature.metrics())
     assert labels_of(families) == documented("knapcache_limit")

@@ -115,4 +115,4 @@ def test_limits_go_on_while_the_engine_is_away(tmp_path: Path, upstream: FakeUps
             assert [ask(1), ask(2)] == [200, 200]
             engine.kill()
             assert [ask(3), ask(4)] == [200, 429]
-            assert "engine" in proxy.proxy.features.get("limits").limits.fallback_reason
+            assert "server" in proxy.proxy.features.get("limits").limits.fallback_reason

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from knapcache.features.prefix.blocks import BodyBlocks, read_blocks
-from knapcache.features.prefix.media import MEDIA_SIZE, SAMPLE
+from knapcache.features.prefix.shapes import MEDIA_SIZE, SAMPLE
 from knapcache.keys.parse import parse_body
 from knapcache.model import Endpoint
 

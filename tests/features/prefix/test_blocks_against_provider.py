@@ -14,6 +14,7 @@ from knapcache.features.prefix.marks import with_marks, with_ttl
 from knapcache.keys.parse import parse_body
 from knapcache.model import Endpoint
 from knapcache.testing.prefix_provider.prompt import PromptBlock, anthropic_prompt, openai_prompt
+from tests.support.examples import examples
 from tests.support.marked_bodies import without_marks
 
 Body = dict[str, Any]
@@ -114,7 +115,7 @@ def check_marks(shape: str, body: Body, chosen: list[int], ttls: list[float]) ->
 
 TTLS = st.lists(st.sampled_from([300.0, 3600.0]), min_size=4, max_size=4)
 CHOSEN = st.lists(st.integers(0, 9), max_size=6)
-FEW = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(max_examples=examples(30, 100), suppress_health_check=[HealthCheck.too_slow])
 
 
 @given(anthropic_bodies(), anthropic_bodies(), CHOSEN, TTLS)

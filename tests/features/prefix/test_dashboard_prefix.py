@@ -49,12 +49,6 @@ def shown(page: tuple[FakeAdmin, Page]) -> Any:
     return show
 
 
-def test_without_requests_there_is_one_sentence(shown: Any) -> None:
-    page = shown()
-    expect(page.locator("#prefix-text")).to_have_text("No requests yet. Connect an app and send one to a provider.")
-    expect(page.locator("#prefix-body")).to_be_hidden()
-
-
 def test_a_watching_tier_says_what_it_would_have_saved_and_how_to_switch_it_on(shown: Any) -> None:
     bills = {"none": 10_000.0, "last-1h": 5_800.0, "last-5m": 3_550.0, "learned-alone": 2_200.0, "learned": 2_300.0}
     unmarked = UNMARKED | {"bills": bills | {"paid": 10_000.0}, "rule": "learned-alone"}
@@ -123,10 +117,3 @@ def test_the_setting_is_named_if_it_is_off(shown: Any, page: tuple[FakeAdmin, Pa
         expect(page[1].locator("#prefix-text")).to_contain_text('because the setting is prefix = "off"')
     finally:
         page[0].prefix_mode = "observe"
-
-
-def test_the_page_fits_a_phone(shown: Any) -> None:
-    page = shown({"upstream": "a-rather-long-name-of-an-upstream.internal"}, {"tariff": "openai-5.6"}, UNMARKED)
-    page.set_viewport_size({"width": 390, "height": 844})
-    expect(page.locator("#prefix-tariffs .tariff")).to_have_count(2)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390

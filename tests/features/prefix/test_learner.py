@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -11,11 +12,12 @@ from hypothesis import strategies as st
 
 from knapcache.features.prefix.conversations import Conversations
 from knapcache.features.prefix.learner import MIN_FAILURES, PrefixLearner
-from knapcache.features.prefix.provider_cache import PrefixBill, PrefixCache
+from knapcache.features.prefix.provider_cache import Mark, PrefixBill, PrefixCache
 from knapcache.features.prefix.request import Position, PrefixRequest
-from knapcache.features.prefix.rules import fixed_rules
+from knapcache.features.prefix.rules import Rule, fixed_rules, last, system2
 from knapcache.features.prefix.tariff import ANTHROPIC, OPENAI_BREAKPOINTS, TARIFFS, Tariff
 from knapcache.features.prefix.tournament import Tournament
+from tests.support.examples import examples
 
 SYSTEM = Position("system", 3000)
 
@@ -46,9 +48,8 @@ def replay(
         yield learner, bill
 
 
-def ratio(requests: list[PrefixRequest], *, upgrades: bool = True) -> float:
-    paid = sum(bill.cost(ANTHROPIC) for _, bill in replay(requests, upgrades=upgrades))
-    return paid / sum(request.tokens for request in requests)
+def ratio(requests: list[PrefixRequest]) -> float:
+    return sum(bill.cost(ANTHROPIC) for _, bill in replay(requests)) / sum(request.tokens for request in requests)
 
 
 def fixed_ratio(requests: list[PrefixRequest], name: str) -> float:
@@ -60,7 +61,7 @@ def fixed_ratio(requests: list[PrefixRequest], name: str) -> float:
 
 @pytest.mark.parametrize("tariff", TARIFFS.values(), ids=list(TARIFFS))
 @given(data=st.data())
-@settings(max_examples=15)
+@settings(max_examples=examples(8, 40))
 def test_marks_are_such_that_the_provider_accepts_them(tariff: Tariff, data: st.DataObject) -> None:
     seed = data.draw(st.integers(0, 10**6))
     gaps = data.draw(st.lists(st.sampled_from([1.0, 20.0, 250.0, 400.0, 2000.0, 3500.0, 8000.0]), min_size=1))
@@ -96,10 +97,7 @@ def test_the_balance_of_a_rule_is_what_it_has_paid_when_nothing_is_live(monkeypa
 
 
 def test_long_gaps_are_worth_long_marks_and_single_requests_none() -> None:
-    frequent = conversations(30, 20, lambda _: 600.0)
-    assert ratio(frequent) < 0.3
-    *_, (_, bill) = replay(frequent)
-    assert bill.read > 0.8 * bill.tokens
+    assert ratio(conversations(30, 20, lambda _: 600.0)) < 0.3
     single = [
         request._replace(positions=request.positions[1:], system=-1) for request in conversations(300, 1, lambda _: 0.0)
     ]
@@ -108,15 +106,17 @@ def test_long_gaps_are_worth_long_marks_and_single_requests_none() -> None:
 
 def test_a_provider_that_does_not_honour_upgrades_is_found_out() -> None:
     requests = conversations(40, 30, lambda rng: rng.choice([20.0, 20.0, 20.0, 900.0]))
-    honoured = [learner for learner, _ in replay(requests)][-1]
+    *_, (honoured, _) = replay(requests)
     assert honoured._cache.upgrades
     assert honoured.upgrades_missed == 0 < honoured.upgrades_seen
-    refused = [learner for learner, _ in replay(requests, upgrades=False)][-1]
+    found = list(replay(requests, upgrades=False))
+    refused = found[-1][0]
     assert not refused._cache.upgrades
     assert refused.upgrades_missed >= MIN_FAILURES
     assert refused.leader == "system2-1h"
-    assert ratio(requests, upgrades=False) < 0.8 * fixed_ratio(requests, "system2-5m")
-    assert ratio(requests, upgrades=False) < 1.2 * fixed_ratio(requests, "system2-1h")
+    paid = sum(bill.cost(ANTHROPIC) for _, bill in found) / sum(request.tokens for request in requests)
+    assert paid < 0.8 * fixed_ratio(requests, "system2-5m")
+    assert paid < 1.2 * fixed_ratio(requests, "system2-1h")
 
 
 def test_rules_change_with_the_traffic() -> None:
@@ -131,17 +131,12 @@ def test_rules_change_with_the_traffic() -> None:
         for request in slow
     ]
     bills = [bill for _, bill in replay([*requests, *changed])]
-    last = bills[-300:]
-    assert sum(bill.read for bill in last) > 0.7 * sum(bill.tokens for bill in last)
+    assert sum(bill.read for bill in bills[-300:]) > 0.7 * sum(bill.tokens for bill in bills[-300:])
 
 
 def test_prefixes_that_the_provider_has_dropped_are_no_longer_expected() -> None:
-    learner = PrefixLearner(ANTHROPIC)
     requests = conversations(40, 10, lambda _: 20.0)
-    provider = PrefixCache(ANTHROPIC, upgrades=True)
-    for request in requests:
-        placement = learner.place(request)
-        learner.report(placement, provider.send(placement.request, placement.marks)[0])
+    *_, (learner, _) = replay(requests)
     again = requests[-1]._replace(time=requests[-1].time + 10.0)
     placement = learner.place(again)
     assert placement.bill.read > 0
@@ -153,10 +148,7 @@ def test_prefixes_that_the_provider_has_dropped_are_no_longer_expected() -> None
 
 
 def test_prefixes_that_another_process_has_written_are_expected() -> None:
-    learner = PrefixLearner(ANTHROPIC)
-    for request in conversations(40, 10, lambda _: 20.0):
-        placement = learner.place(request)
-        learner.report(placement, placement.bill)
+    *_, (learner, _) = replay(conversations(40, 10, lambda _: 20.0))
     positions = (SYSTEM, Position("other", 9000), Position("end", 10_000))
     request = PrefixRequest(1e5, positions, 10_000, 0, "tool", 1024)
     placement = learner.place(request)
@@ -184,7 +176,7 @@ def test_the_memory_of_a_learner_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(f"knapcache.features.prefix.{module}.MAX_ENTRIES", 40)
     monkeypatch.setattr("knapcache.features.prefix.provider_cache.SWEEP", 10)
     monkeypatch.setattr("knapcache.features.prefix.conversations.MAX_TURNS", 40)
-    monkeypatch.setattr("knapcache.features.prefix.returns.MAX_OPEN", 40)
+    monkeypatch.setattr("knapcache.features.prefix.conversations.MAX_OPEN", 40)
     learner = PrefixLearner(ANTHROPIC)
     for request in conversations(200, 3, lambda _: 40.0, every=5.0):
         placement = learner.place(request)
@@ -196,3 +188,10 @@ def test_the_memory_of_a_learner_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(learner._conversations._turns) <= 40
     assert len(learner._conversations._returns._open) <= 40
     assert learner.place(request).bill.read > 0, "the newest entries are kept"
+
+
+@pytest.mark.parametrize("rule", [last(300.0), system2(300.0)])
+@pytest.mark.parametrize("continued", [-1, 0])
+def test_prefixes_below_the_minimum_are_not_marked(rule: Rule, continued: int) -> None:
+    request = Mock(positions=[Position("a", 10), Position("b", 2000)], minimum=1024, system=0)
+    assert rule(Mock(reads_at_marks=True), request, Mock(at=continued), Mock()) == [Mark(1, 300.0)]

@@ -10,7 +10,7 @@ import pytest
 from knapcache.features.prefix.learner import PrefixLearner
 from knapcache.features.prefix.provider_cache import PrefixBill
 from knapcache.features.prefix.request import Position, PrefixRequest
-from knapcache.features.prefix.tariff import ANTHROPIC, OPENAI_BREAKPOINTS, Tariff, ttl_name
+from knapcache.features.prefix.tariff import ANTHROPIC, OPENAI_BREAKPOINTS, TARIFFS, Tariff, ttl_name
 from knapcache.testing.prefix_provider import PrefixBilling, VirtualClock, tokens_by_length
 from knapcache.testing.upstream import UpstreamCall
 from tests.support.prefix_traces import (
@@ -84,16 +84,10 @@ def replay(name: str, limit: int | None, *, upgrades: bool, tariff: Tariff = ANT
     return Comparison(billing.cost() / tokens, predicted / tokens, wrong)
 
 
+@pytest.mark.parametrize("tariff", TARIFFS.values(), ids=list(TARIFFS))
 @pytest.mark.parametrize("name", BLOCK_TOKENS)
-def test_a_provider_that_honours_upgrades_bills_what_was_predicted(name: str) -> None:
-    found = replay(name, 600, upgrades=True)
-    assert found.wrong == 0
-    assert found.billed == pytest.approx(found.predicted, rel=0.002)
-
-
-@pytest.mark.parametrize("name", BLOCK_TOKENS)
-def test_openai_bills_what_was_predicted(name: str) -> None:
-    found = replay(name, 600, upgrades=False, tariff=OPENAI_BREAKPOINTS)
+def test_a_provider_bills_what_was_predicted(name: str, tariff: Tariff) -> None:
+    found = replay(name, 400, upgrades=True, tariff=tariff)
     assert found.wrong == 0
     assert found.billed == pytest.approx(found.predicted, rel=0.002)
 

@@ -18,12 +18,13 @@ from knapcache.features.prefix.shapes import LONG_TTL, OPENAI_TTL, SHORT_TTL
 from knapcache.keys import Keyer
 from knapcache.keys.parse import parse_body
 from knapcache.model import Endpoint
+from tests.support.examples import examples
 from tests.support.marked_bodies import BODIES, blocks_of, json_values, marked_blocks, normal, without_marks
 
 KEYER = Keyer(b"0123456789abcdef")
 OPENAI = (Endpoint.CHAT, Endpoint.RESPONSES)
 SHAPES = [Endpoint.MESSAGES, Endpoint.CHAT, Endpoint.RESPONSES]
-EXAMPLES = 25
+EXAMPLES = examples(20, 60)
 
 
 def read(shape: str, body: dict[str, Any], seed: Any = "model") -> BodyBlocks:

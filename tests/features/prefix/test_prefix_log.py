@@ -6,8 +6,8 @@ import csv
 import json
 from pathlib import Path
 
+from knapcache.features.prefix.event import LOGGED, PREFIX_HEADER, PrefixLog
 from knapcache.features.prefix.lab.read import read_prefix_trace
-from knapcache.features.prefix.log import LOGGED, PREFIX_HEADER, PrefixLog
 from knapcache.features.prefix.tariff import ANTHROPIC
 from knapcache.proxy.events.events import Event
 from tests.features.prefix.prefix_events import prefix_event

@@ -1,28 +1,37 @@
-"""Sums of what providers' prompt caches did: counted, saved, read back and merged."""
+"""Events about prompt caches: bounded, restored from JSON, counted, saved, and shown in the summary and as metrics."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.testclient import TestClient
 
 from knapcache.errors import InvalidInput
-from knapcache.features.prefix.metrics import collect_prefix
-from knapcache.features.prefix.totals import GROUPS, MAX_RULES, PrefixTotals, UpstreamTokens, group_of
-from knapcache.proxy.events import history_file, history_parts
-from knapcache.proxy.events.events import Event
+from knapcache.features.prefix import event as event_module
+from knapcache.features.prefix.event import MAX_POSITIONS, PrefixEvent
+from knapcache.features.prefix.totals import GROUPS, MAX_RULES, PrefixTotals, UpstreamTokens, collect_prefix
+from knapcache.proxy.events.events import MAX_TEXT, Event
 from knapcache.proxy.events.history import History
-from knapcache.proxy.events.merged import MergedHistory
-from knapcache.proxy.events.published import PublishedProxies
+from knapcache.proxy.workers.owner_link import (
+    MAX_BATCH,
+    MAX_MESSAGE,
+    WorkerMessage,
+    decode_message,
+    encode_batch,
+    encode_message,
+)
 from tests.features.prefix.prefix_events import prefix_event
+from tests.support.admin_context import AdminHarness
 from tests.support.clock import Clock
-from tests.support.events import event, older_document
+from tests.support.events import event, older_document, traffic
 from tests.support.metric_docs import documented, labels_of
 
 TOTALS = {"prefix": PrefixTotals}
@@ -43,17 +52,7 @@ def test_tokens_are_summed_by_upstream_as_reported() -> None:
     found = totals(
         miss(),
         miss(input=100, read=0, short_written=0, long_written=0),
-        miss(
-            upstream="openai",
-            mode="off",
-            tariff="",
-            rule="",
-            bills={},
-            input=50,
-            read=30,
-            short_written=0,
-            long_written=0,
-        ),
+        miss(upstream="openai", tariff="", bills={}, input=50, read=30, short_written=0, long_written=0),
         event("hit"),
     )
     assert found.upstreams == {
@@ -80,12 +79,14 @@ def test_bills_are_summed_by_what_the_tier_did() -> None:
         miss(mode="on", own_marks=False, marked=True),
         miss(mode="on", own_marks=False, below=True),
         miss(mode="manage", own_marks=True, marked=True),
+        miss(mode="on"),
+        miss(mode="manage"),
     ).tariffs["anthropic"]
-    assert {name: group.requests for name, group in found.groups.items()} == {"observed": 2, "own": 1, "placed": 3}
+    assert {name: group.requests for name, group in found.groups.items()} == {"observed": 2, "own": 3, "placed": 3}
     observed = found.groups["observed"]
     assert (observed.priced, observed.tokens["learned"], observed.tokens["none"]) == (1, 4_600.0, 20_000.0)
     assert observed.usd["learned"] == pytest.approx(2_300 * 3e-6)
-    assert (found.requests, found.marked, found.own_marks, found.below) == (6, 2, 2, 1)
+    assert (found.requests, found.marked, found.own_marks, found.below) == (8, 2, 4, 1)
 
 
 def test_reads_are_compared_only_for_requests_with_marks() -> None:
@@ -140,19 +141,6 @@ def test_sums_of_parts_are_the_sum_of_all(one: list[Event], other: list[Event]) 
         assert sum(group.requests for group in tariff.groups.values()) <= tariff.requests
 
 
-def test_every_request_has_one_group() -> None:
-    groups = {
-        (mode, own, marked): group_of(prefix_event(mode=mode, own_marks=own, marked=marked))
-        for mode in ("observe", "on", "manage")
-        for own in (False, True)
-        for marked in (False, True)
-    }
-    assert groups["observe", False, False] == "observed"
-    assert groups["observe", True, False] == groups["on", True, False] == groups["manage", True, False] == "own"
-    assert {groups[mode, False, marked] for mode in ("on", "manage") for marked in (False, True)} == {"placed"}
-    assert groups["manage", True, True] == "placed"
-
-
 def test_the_number_of_names_is_bounded() -> None:
     found = PrefixTotals()
     for k in range(3 * MAX_RULES):
@@ -194,27 +182,6 @@ def test_other_documents_are_refused(changes: dict[str, Any]) -> None:
         PrefixTotals.from_json(GOOD | changes)
 
 
-# The history.
-
-
-def test_the_history_has_today_and_the_total_and_survives_a_restart(tmp_path: Path) -> None:
-    clock = Clock()
-    history = History(tmp_path, dict, clock, totals=TOTALS)
-    history.consume([miss(), event("hit")])
-    clock.now += 86_400
-    history.consume([miss(), miss()])
-    today, total = history.sums("prefix")
-    assert [sums.upstreams["anthropic"].requests for sums in (today, total)] == [2, 3]
-    history.check()
-    history.close()
-    again = History(tmp_path, dict, clock, totals=TOTALS)
-    assert again.sums("prefix") == (today, total)
-    clock.now += 86_400
-    assert not again.sums("prefix")[0]
-    again.consume([miss()])
-    assert [sums.upstreams["anthropic"].requests for sums in again.sums("prefix")] == [1, 4]
-
-
 def test_a_file_of_version_2_is_still_read(tmp_path: Path) -> None:
     history = History(tmp_path, dict, Clock(), totals=TOTALS)
     history.consume([miss()])
@@ -225,30 +192,6 @@ def test_a_file_of_version_2_is_still_read(tmp_path: Path) -> None:
     again = History(tmp_path, dict, Clock(), totals=TOTALS)
     assert again.total().requests == 1
     assert not again.sums("prefix")[1]
-
-
-@pytest.mark.parametrize("prefix", [None, {}, {"day": -1}, {"day": 1, "total": GOOD}])
-def test_a_damaged_history_is_refused(prefix: Any) -> None:
-    document = json.loads(history_file.pack(history_file.HistoryTable(since=1.0)))
-    with pytest.raises(InvalidInput):
-        history_file.unpack(json.dumps(document | {"prefix": prefix}).encode(), TOTALS)
-
-
-def test_the_sums_of_several_proxies_are_added() -> None:
-    clock = Clock()
-    histories = [History(None, dict, clock, totals=TOTALS) for _ in range(2)]
-    for history in histories:
-        history.consume([miss()])
-    boundary = histories[1].boundary()
-    part = history_parts.encode_part(boundary, histories[1].part(boundary))
-    tables = [history_parts.decode_part(part, TOTALS)[1]]
-    for sums in MergedHistory(histories[0], cast("PublishedProxies", SimpleNamespace(tables=tables))).sums("prefix"):
-        assert sums.upstreams["anthropic"].requests == 2
-        assert sums.tariffs["anthropic"].groups["own"].tokens["none"] == 20_000.0
-    assert histories[0].sums("prefix")[1].upstreams["anthropic"].requests == 1, "a part is a copy"
-
-
-# Metrics.
 
 
 def test_metrics() -> None:
@@ -279,3 +222,65 @@ def test_metrics() -> None:
         assert found["knapcache_prefix_" + key[0], frozenset(key[1:])] == value, key
     usd = found["knapcache_prefix_bill_usd_total", frozenset({"anthropic", "own", "learned"})]
     assert usd == pytest.approx(2_300 * 3e-6)
+
+
+def test_without_the_tier_the_summary_has_nothing_of_it() -> None:
+    with contextlib.closing(AdminHarness(prefix="off")) as harness:
+        assert "prefix" not in harness.client().get("/admin/v1/summary").raise_for_status().json()
+
+
+def test_the_summary_has_prompt_caching_at_providers() -> None:
+    with contextlib.closing(AdminHarness()) as harness:
+        check_summary(harness, harness.client())
+
+
+def check_summary(harness: AdminHarness, client: TestClient) -> None:
+    empty = client.get("/admin/v1/summary").raise_for_status().json()["prefix"]
+    assert empty == {
+        "mode": "observe",
+        "since": None,
+        **{key: {"upstreams": [], "tariffs": []} for key in ("today", "all")},
+    }
+    now = time.time()
+    harness.events.append(event("miss", time=now, upstream="fake", prefix=prefix_event()))
+    found = client.get("/admin/v1/summary").raise_for_status().json()["prefix"]
+    assert (found["since"], found["today"]) == (now, found["all"])
+    assert found["all"]["upstreams"] == [
+        {"name": "fake", "requests": 1, "unknown": 0, "input": 10_000, "read": 8_000, "short_written": 1_000,
+         "long_written": 500, "plain": 500}
+    ]  # fmt: skip
+    (tariff,) = found["all"]["tariffs"]
+    bills = prefix_event().bills
+    usd = {rule: pytest.approx(tokens * 3e-6) for rule, tokens in bills.items()}
+    assert tariff.pop("bills") == [{"kind": "own", "requests": 1, "priced": 1, "tokens": bills, "usd": usd}]
+    assert tariff == {
+        "name": "anthropic", "rule": "learned", "mode": "observe", "latest": now, "requests": 1, "marked": 0,
+        "own_marks": 1, "below": 0, "compared": 1, "predicted": 7_900, "reported": 8_000,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("count", "waiting", "kept"), [(MAX_POSITIONS, 0, True), (MAX_POSITIONS + 1, 0, False), (2, 3, False)]
+)
+def test_positions_that_take_too_much_memory_are_dropped(
+    count: int, waiting: int, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_module, "MAX_DETAILED", 3)
+    found = prefix_event(positions=tuple((k, k) for k in range(count))).shortened(waiting)
+    assert (len(found.positions), found.read) == (count if kept else 0, 8_000)
+
+
+def test_prefix_events_cross_processes() -> None:
+    events = [event("miss", prefix=prefix_event()), event("miss", prefix=PrefixEvent(mode="off"))]
+    message = WorkerMessage(events, [], [], 0)
+    assert decode_message(encode_message(message), {"prefix": PrefixEvent}, {}) == message
+
+
+def test_a_message_has_as_many_events_as_fit() -> None:
+    positions = tuple((2**62 + k, k) for k in range(MAX_POSITIONS))
+    events = [event("miss", model="m" * MAX_TEXT, prefix=prefix_event(positions=positions)) for _ in range(400)]
+    count, message = encode_batch(events, 3)
+    assert 10 < count < 400
+    assert len(message) <= MAX_MESSAGE
+    assert decode_message(message, {"prefix": PrefixEvent}, {}) == WorkerMessage(events[:count], [], [], 3)
+    assert encode_batch(traffic(MAX_BATCH + 1), 0)[0] == MAX_BATCH

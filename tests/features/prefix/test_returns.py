@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from knapcache.features.prefix.returns import EDGES, FIRST_HAZARD, WEIGHT, ReturnCurve, ReturnTimes
+from knapcache.features.prefix.conversations import EDGES, FIRST_HAZARD, WEIGHT, ReturnCurve, ReturnTimes
 
 
 def by_hand(gaps: list[float | None], until: float) -> list[float]:

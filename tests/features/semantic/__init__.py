@@ -1,1 +1,1 @@
-"""Tests of the prefix tier."""
+"""Tests of the semantic tier."""

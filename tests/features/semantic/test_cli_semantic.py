@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from knapcache.cli.main import main
-from tests.support.meanings import MeaningUpstream, SemanticClient, spare_questions
-from tests.support.running_proxy import RunningProxy
 
 Captured = pytest.CaptureFixture[str]
 FIELDS = ["requests", "served", "wrong", "labels", "certified", "seconds"]
@@ -65,42 +61,14 @@ def test_a_log_without_truth_says_that_nothing_is_certified(log: str, capsys: Ca
         ("--truth meaning", "line 1: meaning is missing"),
         ("--cost usd", "line 1: usd is missing"),
         ("--json /nowhere/a.json", "cannot write to /nowhere/a.json: No such file or directory"),
+        ("/nowhere.jsonl", "cannot read /nowhere.jsonl: No such file or directory"),
     ],
 )
 def test_bad_input_is_one_line(options: str, message: str, log: str, capsys: Captured) -> None:
     try:
-        code = main(["semantic", log, *options.split()])
+        code = main(["semantic", *options.split(), *([] if options.startswith("/") else [log])])
     except SystemExit as stop:  # argparse
         code = int(stop.code or 0)
     printed, error = capsys.readouterr()
     assert (code, printed, error.count("\n")) == (2, "", 1)
     assert message in error
-
-
-def test_a_missing_file_is_one_line(tmp_path: Path, capsys: Captured) -> None:
-    assert main(["semantic", str(tmp_path / "none.jsonl")]) == 2
-    assert (
-        capsys.readouterr().err == f"knapcache: error: cannot read {tmp_path}/none.jsonl: No such file or directory\n"
-    )
-
-
-def test_the_log_of_a_proxy_that_served_by_similarity(tmp_path: Path, capsys: Captured) -> None:
-    folder, log = tmp_path / "data", tmp_path / "log.jsonl"
-    settings: dict[str, Any] = {"semantic": "on", "semantic_error": 0.2, "policy": "lru", "content_log": True}
-    with (
-        MeaningUpstream() as upstream,
-        RunningProxy(folder, upstream.openai_url, **settings) as proxy,
-        SemanticClient(proxy.url, proxy.proxy.admin_token) as client,
-    ):
-        asked = client.certify()
-        asked += [client.ask(question) for question in itertools.islice(spare_questions(), 12)]
-    similar = sum(one.outcome == "similar" for one in asked)
-    assert similar > 5
-    assert main(["log", "export", "--path", str(folder), "--output", str(log)]) == 0
-    assert len(log.read_text().splitlines()) == len(asked)
-    capsys.readouterr()
-    assert main(["semantic", str(log), "--error", "0.2", "--json", "-"]) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert (result["requests"], result["left_out"]) == (len(asked) - similar, similar)
-    assert main(["semantic", str(log), "--error", "0.2"]) == 0
-    assert f"{similar} lines were left out: a proxy answered by similarity" in " ".join(capsys.readouterr().out.split())

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from knapcache.features.semantic.match_features import FEATURES
-from knapcache.features.semantic.recent_matches import RecentMatches
+from knapcache.features.semantic.differences import FEATURES
+from knapcache.features.semantic.event import RecentMatches
 from knapcache.features.semantic.totals import SemanticTotals
 from tests.features.semantic.semantic_events import semantic_event, verdict_event
 from tests.support import fake_admin
@@ -161,6 +161,6 @@ def test_the_details_of_a_request_say_what_the_tier_did(
     open_view(page, "requests")
     page.locator("#requests-table tbody tr[data-serial] button").first.click()
     drawer = page.locator("#drawer")
-    expect(drawer).to_contain_text("Semantic tierNever matched: it sets a seed.")
+    expect(drawer).to_contain_text("Similar questionsNever matched: it sets a seed.")
     assert "false" not in drawer.inner_text(), "there is no entry to show, so no button"
     page.keyboard.press("Escape")

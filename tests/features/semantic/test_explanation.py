@@ -1,4 +1,4 @@
-"""What the semantic tier did with a request, in plain words."""
+"""Sentences that explain how the semantic tier handled a request, and what it may do."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 
-from knapcache.features.semantic import excluded, matcher, question
+from knapcache.features.semantic import matcher, question
 from knapcache.features.semantic.explanation import tier_text
-from knapcache.features.semantic.reasons import EXCLUSIONS
+from knapcache.features.semantic.reasons import EXCLUSIONS, may_serve_text
+from knapcache.keys import Keyer
 from tests.features.semantic.semantic_events import semantic_event, verdict_event
 from tests.support.admin_context import AdminHarness
 from tests.support.events import event
 from tests.support.semantic_control import LearnerControl, learner_feature
+
+STORED = "Where do swordfish live?"
 
 
 def test_an_answer_by_similarity_names_the_question_that_was_answered() -> None:
@@ -59,7 +62,33 @@ def test_a_miss_says_what_the_semantic_tier_did(fields: dict[str, Any], text: st
 
 
 def test_every_exclusion_has_words_of_its_own() -> None:
-    sources = "".join(Path(module.__file__ or "").read_text("utf-8") for module in (question, excluded, matcher))
+    sources = "".join(Path(module.__file__ or "").read_text("utf-8") for module in (question, matcher))
     named = re.findall(r'return "([a-zJ][A-Za-z ]*)"', sources) + re.findall(r'"excluded", "([a-z ]+)"', sources)
     assert len(named) > 12
     assert set(named) <= EXCLUSIONS.keys()
+
+
+def canonical(endpoint: str, text: str, **more: Any) -> list[bytes]:
+    body = {"model": "m", "temperature": 0, "max_tokens": 9, "messages": [{"role": "user", "content": text}]} | more
+    return [key.canonical for key in Keyer(b"secret" * 6).read(endpoint, body).keys]
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "said"),
+    [
+        ("In which places do swordfish live?", {}, "may be served: only the wording of the question differs"),
+        ("Where do swordfish not live?", {}, "because one of them negates, or has an opposite word"),
+        ("Where do the swordfish live?", {"max_tokens": 5}, "differ in more than the question"),
+        ("Where do swordfish live today?", {}, "never matched: its text has a date that is relative to now"),
+        ("Where do the swordfish live?", {"temperature": 0.5}, "never matched: its temperature is above"),
+    ],
+)
+def test_the_tier_says_whether_it_may_serve(text: str, more: dict[str, Any], said: str) -> None:
+    (stored,) = canonical("chat/completions", STORED)
+    asked = canonical("messages", text, **more) + canonical("chat/completions", text, **more)
+    assert said in may_serve_text(asked, stored)
+
+
+def test_requests_for_different_endpoints_are_not_compared() -> None:
+    (stored,) = canonical("chat/completions", STORED)
+    assert may_serve_text(canonical("messages", STORED), stored) == "the two requests are for different endpoints."

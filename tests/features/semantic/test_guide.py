@@ -7,12 +7,13 @@ import re
 from knapcache.cache.values import SimilarMatch
 from knapcache.exchange.cache_headers import similar_headers
 from knapcache.features.semantic.call import FIND_SECONDS
-from knapcache.features.semantic.certificate import ALPHA, LEVELS, e_value
+from knapcache.features.semantic.certificate import ALPHA, LEVELS
+from knapcache.features.semantic.event import MAX_MATCHES
 from knapcache.features.semantic.learner import AUDIT_RATE, CANDIDATES, MIN_COSINE, RAISED_AUDIT_RATE
 from knapcache.features.semantic.log import MAX_LABELS
 from knapcache.features.semantic.question import MAX_CHARACTERS, MAX_TOKENS
-from knapcache.features.semantic.recent_matches import MAX_MATCHES
 from knapcache.features.semantic.tier import MAX_SCOPE_WAITING, MAX_WAITING
+from tests.features.semantic.test_certificate import e_value
 from tests.support import ROOT
 
 GUIDE = (ROOT / "docs" / "guides" / "semantic.md").read_text(encoding="utf-8")

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from knapcache.errors import InvalidInput
 from knapcache.features.semantic import index as index_module
 from knapcache.features.semantic.index import FrameIndexes, GraphFrame, pack_vector
+from knapcache.store.encryption import Encryption
 
 DIMENSIONS = 384
 
@@ -165,12 +166,13 @@ def test_a_damaged_or_foreign_file_is_not_loaded(tmp_path: Path) -> None:
     assert len(index) == 10
 
 
-def test_a_protected_file_is_loaded_with_its_key_only(tmp_path: Path) -> None:
-    index = FrameIndexes(DIMENSIONS, 10)
+def test_an_encrypted_file_is_loaded_with_its_key_only(tmp_path: Path) -> None:
+    index, path = FrameIndexes(DIMENSIONS, 10), tmp_path / "questions"
     fill(index, unit_vectors(5))
-    index.save(tmp_path / "questions", b"", lambda content: b"locked" + content[::-1])
-    assert index.load(tmp_path / "questions", lambda content: content[6:][::-1]) == b""
-    assert index.load(tmp_path / "questions", lambda _: None) is None
+    index.save(path, b"position", Encryption([bytes(32)]))
+    assert index.load(path, Encryption([bytes(32)])) == b"position"
+    assert index.load(path, Encryption([b"x" * 32])) is None
+    assert b"position" not in path.read_bytes()
 
 
 @pytest.mark.usefixtures("small_graphs")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from knapcache.features.semantic.judge import MAX_SENTENCES, MAX_WORDS, compare_answers
-from knapcache.features.semantic.normal_answer import MAX_TEXT, read_answer
+from knapcache.features.semantic.judge import MAX_SENTENCES, MAX_TEXT, MAX_WORDS, compare_answers, read_answer
 from tests.support.timing import check_seconds, cpu_seconds
 
 

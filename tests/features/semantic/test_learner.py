@@ -15,21 +15,17 @@ def match(learner: SemanticLearner, *candidates: Candidate) -> Match:
     return found
 
 
-def certified(learner: SemanticLearner, labels: int = 2000) -> SemanticLearner:
+def certified(learner: SemanticLearner, labels: int = 700) -> SemanticLearner:
     found = match(learner, SAME)
     for k in range(labels):
         learner.add(Label(b"%d" % k, found.features, found.score, LEVELS[0], False, "shadow"))
     return learner
 
 
-def test_a_candidate_with_a_veto_is_no_match() -> None:
+def test_without_a_candidate_that_has_no_veto_there_is_no_match() -> None:
     learner = SemanticLearner()
     assert learner.match("How do I boil 3 eggs?", [Candidate(b"a", "How do I boil 4 eggs?", 0.97)]) is None
-    assert learner.vetoes["number"] == 1
-
-
-def test_without_candidates_there_is_no_match() -> None:
-    assert SemanticLearner().match(ASKED, []) is None
+    assert learner.match(ASKED, []) is None
 
 
 def test_the_candidate_of_least_risk_is_the_match() -> None:
@@ -49,7 +45,7 @@ def test_nothing_is_served_before_labels_have_certified_it() -> None:
     assert learner.bound is not None
     assert learner.bound <= 0.01
     assert learner.report()["level"] >= 0
-    assert learner.report()["labels"] == {"shadow": 2000}
+    assert learner.report()["labels"] == {"shadow": 700}
 
 
 def test_a_wrong_label_raises_the_risk_of_its_entry_alone() -> None:
@@ -69,18 +65,12 @@ def test_audits_are_more_frequent_after_a_wrong_label() -> None:
 
 
 def test_wrong_labels_end_the_certificate() -> None:
-    learner = certified(SemanticLearner())
+    learner = certified(SemanticLearner(), 2000)
     found = match(learner, SAME)
     for k in range(5):
         learner.add(found._replace(key=b"%d" % k).label(True, "audit"))
     assert learner.report()["level"] == -1
     assert learner.report()["alarms"] == 1
-
-
-def test_learners_with_the_same_labels_decide_alike() -> None:
-    one, other = certified(SemanticLearner(), 500), certified(SemanticLearner(), 500)
-    assert match(one, SAME) == match(other, SAME)
-    assert one.report() == other.report()
 
 
 def test_the_report_says_what_other_errors_would_serve() -> None:

@@ -6,8 +6,15 @@ from typing import Any
 
 import pytest
 
-from knapcache import Cache
-from knapcache.features.semantic.question import MAX_CHARACTERS, Question, read_question, same_frame, stored_text
+from knapcache.features.semantic.question import (
+    MAX_CHARACTERS,
+    Question,
+    excluded,
+    read_question,
+    same_frame,
+    stored_text,
+)
+from knapcache.keys import Keyer
 from knapcache.keys.parse import ParsedBody
 from knapcache.model import Endpoint
 
@@ -103,17 +110,62 @@ def test_frames_are_equal_only_if_nothing_but_the_text_differs() -> None:
 
 
 def test_stored_requests_have_the_same_question_and_frame() -> None:
-    with Cache("1MB", shadows=()) as cache:
+    def canonical(text: str, namespace: str = "a", **options: Any) -> bytes:
+        body = chat(SYSTEM, {"role": "user", "content": text}, **options)
+        read = Keyer(b"secret" * 6).read(Endpoint.CHAT, body, namespace=namespace, context={"upstream": "u"})
+        return read.keys[0].canonical
 
-        def canonical(text: str, namespace: str = "a", **options: Any) -> bytes:
-            body = chat(SYSTEM, {"role": "user", "content": text}, **options)
-            keyed = cache._internal.keyed_request(Endpoint.CHAT, body, namespace=namespace, context={"upstream": "u"})
-            assert keyed is not None
-            return keyed.key.canonical
+    assert stored_text(canonical(TEXT)) == TEXT
+    assert stored_text(b"other bytes") is None
+    assert same_frame(canonical(TEXT), canonical("Which city is the capital of France?"))
+    assert not same_frame(canonical(TEXT), canonical(TEXT, "b"))
+    assert not same_frame(canonical(TEXT), canonical(TEXT, temperature=0))
+    assert not same_frame(canonical(TEXT), b"other bytes")
 
-        assert stored_text(canonical(TEXT)) == TEXT
-        assert stored_text(b"other bytes") is None
-        assert same_frame(canonical(TEXT), canonical("Which city is the capital of France?"))
-        assert not same_frame(canonical(TEXT), canonical(TEXT, "b"))
-        assert not same_frame(canonical(TEXT), canonical(TEXT, temperature=0))
-        assert not same_frame(canonical(TEXT), b"other bytes")
+
+EXCLUDED = [
+    ("deixis", "Summarise this"),
+    ("deixis", "What is wrong with the code below?"),
+    ("deixis", "Translate the following into Dutch: good evening"),
+    ("deixis", "As above, but shorter"),
+    ("deixis", "Make your previous answer shorter"),
+    ("deixis", "Here's my essay, how do you like it?"),
+    ("date", "What's the weather in Rome tomorrow?"),
+    ("date", "Is the museum open on Friday?"),
+    ("date", "What happens next week?"),
+    ("date", "What is on this weekend's programme?"),
+    ("date", "Who won three days ago?"),
+    ("code", "Why does it fail?\n```\nprint(1)\n```"),
+    ("code", "Explain:\nfor i in range(3):\n    total = total + i\n"),
+    ("language", "Wie hoch ist der Eiffelturm?"),
+    ("language", "¿Cuál es la capital de Francia?"),
+    ("language", "Quelle est la capitale de la France ?"),
+    ("language", "Qual è la capitale della Francia?"),
+    ("language", "Qual é a capital da França?"),
+    ("language", "Wat is de hoofdstad van Frankrijk?"),
+    ("language", "Vad är huvudstaden i Frankrike?"),
+    ("language", "Jaka jest stolica Francji?"),
+    ("language", "Fransa'nın başkenti neresi?"),
+    ("language", "Какая столица Франции?"),
+    ("language", "法国的首都是什么？"),
+    ("language", "ما هي عاصمة فرنسا؟"),
+]
+ALLOWED = [
+    "",
+    "What is the capital of France?",
+    "WHAT IS THE CAPITAL OF FRANCE?",
+    "weather rome",
+    "pto balance",
+    "How cold is it at 3,000 metres above sea level?",
+    "Is the museum open on Mondays?",
+    "How many days are in a month?",
+    "What happened on Friday 13 October 1307?",
+    "Translate 'bonjour tout le monde' to English please",
+    "Why do we dream?",
+    "When was the last ice age?",
+]
+
+
+@pytest.mark.parametrize(("reason", "text"), [*EXCLUDED, *(("", text) for text in ALLOWED)])
+def test_texts_whose_meaning_depends_on_more_than_their_words_are_excluded(reason: str, text: str) -> None:
+    assert excluded(text) == reason

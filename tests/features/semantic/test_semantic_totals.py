@@ -1,4 +1,4 @@
-"""Sums of the semantic tier: counted, saved, added over proxies, and shown as metrics. And its recent matches."""
+"""Events of the semantic tier: restored from JSON, counted, saved, shown as metrics, and the recent matches."""
 
 from __future__ import annotations
 
@@ -9,20 +9,17 @@ from typing import Any
 import pytest
 
 from knapcache.errors import InvalidInput
-from knapcache.features.semantic.event import MATCH_KINDS
-from knapcache.features.semantic.metrics import collect_semantic
-from knapcache.features.semantic.recent_matches import RecentMatches
-from knapcache.features.semantic.totals import MAX_REASONS, SOURCES, VERDICTS, SemanticTotals
-from knapcache.proxy.events import history_file
+from knapcache.features.semantic.event import MATCH_KINDS, MAX_QUESTION, RecentMatches, SemanticEvent, VerdictEvent
+from knapcache.features.semantic.totals import MAX_REASONS, VERDICTS, SemanticTotals, collect_semantic
 from knapcache.proxy.events.events import Event
 from knapcache.proxy.events.history import History
 from knapcache.proxy.events.labels import MAX_LABELS, OTHER
+from knapcache.proxy.workers.owner_link import WorkerMessage, decode_message, encode_message
 from tests.features.semantic.semantic_events import semantic_event, verdict_event
 from tests.support.clock import Clock
 from tests.support.events import event, older_document
 from tests.support.metric_docs import documented, labels_of
 
-DAY = 86_400.0
 TOTALS = {"semantic": SemanticTotals}
 
 
@@ -48,14 +45,14 @@ def test_requests_are_counted_by_scope_and_by_what_the_tier_did() -> None:
     assert found.scopes.keys() == {"a", ""}
     assert found.scopes[""].kinds == dict.fromkeys(MATCH_KINDS, 1)
     scope = found.scopes["a"]
-    assert (scope.requests, scope.served) == (2 * len(MATCH_KINDS) + 3, 2)
+    assert (scope.requests, scope.kinds["served"]) == (2 * len(MATCH_KINDS) + 3, 2)
     assert scope.reasons == {"several turns": 1, "number": 1, "busy": 1}
     assert scope.seconds == pytest.approx(0.008 * scope.requests)
     assert (scope.usd_saved, scope.priced) == (1.0, 2), "only served answers save"
     assert found.total().requests == scope.requests + len(MATCH_KINDS)
 
 
-def test_every_verdict_but_same_is_wrong() -> None:
+def test_verdicts_are_counted_by_source() -> None:
     found = SemanticTotals()
     for kind in ("shadow", "audit"):
         for verdict in VERDICTS:
@@ -63,8 +60,8 @@ def test_every_verdict_but_same_is_wrong() -> None:
     found.count_note(verdict_event(kind="served", verdict="different", rung="feedback"))
     found.count_note(verdict_event(kind="audit", verdict="different", rung="feedback"))
     scope = found.scopes["team-a"]
-    assert [(scope.labelled(source), scope.wrong(source)) for source in SOURCES] == [(3, 2), (3, 2), (2, 2)]
-    assert (scope.labelled(), scope.wrong(), scope.judge_usd) == (8, 6, 1.5)
+    judged = {f"{source} {verdict}": 1 for source in ("shadow", "audit") for verdict in VERDICTS}
+    assert (scope.labels, scope.judge_usd) == (judged | {"feedback different": 2}, 1.5)
 
 
 def test_scopes_and_reasons_are_bounded() -> None:
@@ -73,26 +70,8 @@ def test_scopes_and_reasons_are_bounded() -> None:
     assert len(found.scopes["a"].reasons) == MAX_REASONS + 1
     assert found.scopes["a"].reasons[OTHER] == 5
     assert len(found.scopes) <= MAX_LABELS + 2
-    assert found.total().served == MAX_LABELS + 6
+    assert found.total().kinds["served"] == MAX_LABELS + 6
     assert SemanticTotals.from_json(json.loads(json.dumps(found.to_json()))) == found
-
-
-def test_the_sums_survive_a_restart_and_today_ends_with_the_day(tmp_path: Path) -> None:
-    clock = Clock(1.8e9)
-    history = History(tmp_path, dict, clock, totals=TOTALS)
-    history.consume([similar(), similar(kind="shadow")])
-    history.consume_notes([("semantic", verdict_event())])
-    history.close()
-    again = History(tmp_path, dict, clock, totals=TOTALS)
-    assert [sums.scopes["team-a"].requests for sums in again.sums("semantic")] == [2, 2]
-    clock.now += DAY
-    again.consume_notes([("semantic", verdict_event(verdict="different", judge_usd=0.5))])
-    today, total = again.sums("semantic")
-    assert today.scopes["team-a"].labels == {"shadow different": 1}
-    assert total.scopes["team-a"].labels == {"shadow same": 1, "shadow different": 1}
-    assert total.scopes["team-a"].judge_usd == 0.5
-    assert again.total().similar == 1
-    again.check()
 
 
 def test_a_file_of_version_3_is_still_read(tmp_path: Path) -> None:
@@ -124,13 +103,6 @@ GOOD = totals_of(similar()).to_json()
 def test_damaged_sums_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match="semantic tier"):
         SemanticTotals.from_json(GOOD | change)
-
-
-@pytest.mark.parametrize("sums", [None, {}, {"day": -1}, {"day": 1, "total": GOOD}])
-def test_a_damaged_history_is_refused(sums: Any) -> None:
-    document = json.loads(history_file.pack(history_file.HistoryTable(since=1.0)))
-    with pytest.raises(InvalidInput):
-        history_file.unpack(json.dumps(document | {"semantic": sums}).encode(), TOTALS)
 
 
 def test_metrics_have_the_sums_and_the_state_of_each_scope() -> None:
@@ -168,3 +140,15 @@ def test_recent_matches_are_bounded_and_get_their_verdicts() -> None:
     assert found is not None
     assert (found.match.verdict, found.match.rung, found.match.similarity) == ("different", "equal", 0.93)
     matches.check()
+
+
+def test_questions_are_cut_off() -> None:
+    found = semantic_event(question="q" * 10**6, matched_question="m" * 10**6).shortened(0)
+    assert (found.question, found.matched_question) == ("q" * MAX_QUESTION, "m" * MAX_QUESTION)
+
+
+def test_matches_and_verdicts_cross_processes() -> None:
+    events = [event("similar", semantic=semantic_event(question="é")), event("miss", semantic=semantic_event())]
+    notes = [("semantic", verdict_event()), ("semantic", verdict_event(verdict="different", judge_usd=0.25))]
+    message = WorkerMessage(events, notes, [], 7)
+    assert decode_message(encode_message(message), {"semantic": SemanticEvent}, {"semantic": VerdictEvent}) == message

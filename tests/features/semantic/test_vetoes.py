@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from knapcache.features.semantic.vetoes import VETOES, veto
+from knapcache.features.semantic.differences import veto
+from knapcache.features.semantic.reasons import VETOES
 from knapcache.features.semantic.words import read_words
 from tests.support.perturbed_questions import RULES, open_questions
 
@@ -51,6 +52,10 @@ def test_questions_that_differ_in_what_must_agree_are_vetoed(
     found = veto(read_words(change(asked)), read_words(change(stored)))
     assert found == ("" if caseless and name == "name" else name)
     assert veto(read_words(change(stored)), read_words(change(asked))) == found
+
+
+def test_every_veto_has_words_of_its_own() -> None:
+    assert VETOES.keys() == {name for name, _, _ in DIFFERENT}
 
 
 @pytest.mark.parametrize(("asked", "stored"), SAME)

@@ -20,8 +20,7 @@ from knapcache.cli.main import main
 from knapcache.errors import InvalidInput
 from knapcache.features.webhooks import delivery as webhooks
 from knapcache.features.webhooks import watch as webhook_watch
-from knapcache.features.webhooks.client import WebhookClient
-from knapcache.features.webhooks.delivery import Webhooks
+from knapcache.features.webhooks.delivery import WebhookClient, Webhooks
 from knapcache.features.webhooks.settings import WebhookSettings
 from knapcache.features.webhooks.watch import HitRateWindow, StateWatcher
 from knapcache.proxy.settings import Settings

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from knapcache.errors import InvalidInput, MissingExtra, install_command
 from knapcache.lab.trace import Trace
-from knapcache.lab.traces import BrokenLine, ColumnRules, csv_fast, csv_file, read_trace
+from knapcache.lab.traces import BrokenLine, ColumnRules, csv_file, read_trace
 from tests.support.examples import examples
 
 Row = tuple[float, Any, int, float]
@@ -91,7 +91,7 @@ def test_rows_are_read_back(
         return
     path.write_bytes(gzip.compress(content) if packed else content)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(csv_fast, "BLOCK", small)  # many block and chunk boundaries
+        patch.setattr(csv_file, "BLOCK", small)  # many block and chunk boundaries
         patch.setattr(csv_file, "ROWS", 1 + small % 5)
         trace = read_trace(path)
     expected = [(t, str(k) if kind == "csv" else k, s, c) for t, k, s, c in rows]
@@ -129,7 +129,7 @@ def test_polars_and_the_csv_module_agree(
         return rows_of(trace), broken
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(csv_fast, "BLOCK", small)
+        patch.setattr(csv_file, "BLOCK", small)
         fast = outcome()
         patch.setitem(sys.modules, "polars", None)
         assert fast == outcome()
@@ -138,7 +138,7 @@ def test_polars_and_the_csv_module_agree(
 def test_polars_reads_clean_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the test above compares the csv module with itself."""
     (tmp_path / "trace.csv").write_bytes(csv_bytes([(float(k), f"é{k % 3}", 1, 1.0) for k in range(2000)]))
-    monkeypatch.setattr(csv_fast, "BLOCK", 999)
+    monkeypatch.setattr(csv_file, "BLOCK", 999)
 
     def no_row(_: Any, columns: Any, values: Any, place: Any) -> None:  # noqa: ARG001
         raise AssertionError("the csv module read a row")

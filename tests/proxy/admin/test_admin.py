@@ -26,9 +26,8 @@ API = "/admin/v1"
 
 @pytest.fixture(params=["memory", "file"])
 def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AdminHarness]:
-    made = AdminHarness(tmp_path / "data" if request.param == "file" else None)
-    yield made
-    made.close()
+    with AdminHarness(tmp_path / "data" if request.param == "file" else None) as made:
+        yield made
 
 
 @pytest.fixture
@@ -70,8 +69,7 @@ def test_the_summary_has_usage_storage_and_health(harness: AdminHarness, client:
 
 
 def test_doubling_compares_twice_the_capacity_with_the_current_one() -> None:
-    harness = AdminHarness(shadows=("lru@2x",), capacity="64KiB")
-    try:
+    with AdminHarness(shadows=("lru@2x",), capacity="64KiB") as harness:
         harness.request(0)
         size = harness.cache.entries().rows[0].size
         for _ in range(3):
@@ -86,13 +84,10 @@ def test_doubling_compares_twice_the_capacity_with_the_current_one() -> None:
         assert found["price_per_mb"] * harness.settings.capacity / 1e6 == pytest.approx(found["doubling"]["saves"])
         assert found["doubling"]["per_day"] is None
         assert "less than a day" in found["doubling"]["method"]
-    finally:
-        harness.close()
 
 
 def test_more_capacity_is_worth_nothing_while_nothing_was_evicted() -> None:
-    harness = AdminHarness(shadows=("lru@2x",))
-    try:
+    with AdminHarness(shadows=("lru@2x",)) as harness:
         for _ in range(3):
             for name in range(20):
                 harness.request(name)
@@ -101,8 +96,6 @@ def test_more_capacity_is_worth_nothing_while_nothing_was_evicted() -> None:
         assert found["all"]["evictions"] == 0
         assert found["all"]["cost_saved"] > 0
         assert (found["price_per_mb"], found["doubling"]["saves"]) == (0.0, 0.0)
-    finally:
-        harness.close()
 
 
 @pytest.mark.parametrize(("span", "points"), [("hour", 60), ("day", 288), ("month", 124), ("all", 1)])
@@ -145,15 +138,12 @@ def test_content_is_included_only_with_show_content(harness: AdminHarness, clien
     assert plain.json()["key"] == key
     assert "secret things" not in plain.text
     assert "request" not in plain.json()
-    shown = AdminHarness(show_content=True)
-    try:
+    with AdminHarness(show_content=True) as shown:
         key = shown.request("é")
         with shown.client() as other:
             row = other.get(f"{API}/entries/{key}").json()
         assert json.loads(row["answer"]) == {"answer": "é"}
         assert "question é" in row["request"]
-    finally:
-        shown.close()
 
 
 def test_a_stored_stream_is_shown_as_it_was_sent() -> None:
@@ -285,8 +275,7 @@ def test_tenants_have_names_and_quotas() -> None:
     tenants[0] |= {"quota": "5MB"}
     tenants[1] |= {"group": "colours"}
     tenants[2] |= {"group": "colours"}
-    harness = AdminHarness(tenants=tenants)
-    try:
+    with AdminHarness(tenants=tenants) as harness:
         for name, key in keys.items():
             harness.request(f"of {name}", key)
         with harness.client() as client:
@@ -301,39 +290,30 @@ def test_tenants_have_names_and_quotas() -> None:
             assert client.get(f"{API}/entries", params={"tenant": "red"}).json()["total"] == 2
             assert client.post(f"{API}/purge", json={"tenant": "alone"}).json() == {"purged": 1}
             assert client.post(f"{API}/purge", json={"tenant": "colours"}).json() == {"purged": 2}
-    finally:
-        harness.close()
 
 
 def test_callers_without_a_tenant_are_found_by_their_displayed_name() -> None:
-    harness = AdminHarness()
-    try:
+    with AdminHarness() as harness:
         harness.request(1, "sk-caller")
         with harness.client() as client:
             (row,) = client.get(f"{API}/entries").json()["rows"]
             assert row["tenant"].startswith("caller-")
             assert client.get(f"{API}/entries", params={"tenant": row["tenant"]}).json()["total"] == 1
             assert client.post(f"{API}/purge", json={"tenant": row["tenant"]}).json() == {"purged": 1}
-    finally:
-        harness.close()
 
 
 def test_a_snapshot_includes_the_history(tmp_path: Path) -> None:
-    harness = AdminHarness(tmp_path)
-    try:
+    with AdminHarness(tmp_path) as harness:
         harness.request(1)
         with harness.client() as client:
             assert client.post(f"{API}/snapshot").json() == {"saved": True}
         assert json.loads((tmp_path / "history.json").read_bytes())["total"][0] == 1
-    finally:
-        harness.close()
 
 
 def test_changes_in_a_reader_process_are_409(tmp_path: Path) -> None:
     owner = AdminHarness(tmp_path)
     key = owner.request(1)
-    other = AdminHarness(tmp_path)
-    try:
+    with AdminHarness(tmp_path) as other:
         with other.client() as client:
             for method, path, body in (
                 ("POST", "/purge", {"all": True}),
@@ -346,8 +326,6 @@ def test_changes_in_a_reader_process_are_409(tmp_path: Path) -> None:
             summary = client.get(f"{API}/summary").raise_for_status().json()
             assert summary["health"]["owner"] is False
             assert client.get(f"{API}/entries").status_code == 200
-    finally:
-        other.close()
         owner.close()
 
 
@@ -371,12 +349,8 @@ def test_a_failing_or_hanging_store_is_503(harness: AdminHarness, monkeypatch: p
 
 def test_metrics_need_the_token_unless_public() -> None:
     for public, status in ((True, 200), (False, 401)):
-        harness = AdminHarness(metrics_public=public)
-        try:
-            with harness.client(headers={}) as client:
-                assert client.get("/metrics").status_code == status
-                found = client.get("/metrics", headers={"authorization": f"Bearer {TOKEN}"})
-                assert "\nknapcache_entries 0.0\n" in found.text
-                assert found.headers["content-type"].startswith("text/plain")
-        finally:
-            harness.close()
+        with AdminHarness(metrics_public=public) as harness, harness.client(headers={}) as client:
+            assert client.get("/metrics").status_code == status
+            found = client.get("/metrics", headers={"authorization": f"Bearer {TOKEN}"})
+            assert "\nknapcache_entries 0.0\n" in found.text
+            assert found.headers["content-type"].startswith("text/plain")

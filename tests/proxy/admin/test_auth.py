@@ -28,9 +28,8 @@ PROTECTED = [route for route in ROUTES if route.access != "public"]
 
 @pytest.fixture(scope="module")
 def harness() -> Iterator[AdminHarness]:
-    made = AdminHarness()
-    yield made
-    made.close()
+    with AdminHarness() as made:
+        yield made
 
 
 @pytest.fixture
@@ -288,12 +287,8 @@ def test_own_hosts_are_accepted(client: TestClient, host: str) -> None:
 
 
 def test_every_host_is_accepted_with_a_star() -> None:
-    made = AdminHarness(allowed_hosts=["*"])
-    try:
-        with made.client() as client:
-            assert client.get(f"{ROOT}/openapi.json", headers={"host": "any.example"}).status_code == 200
-    finally:
-        made.close()
+    with AdminHarness(allowed_hosts=["*"]) as made, made.client() as client:
+        assert client.get(f"{ROOT}/openapi.json", headers={"host": "any.example"}).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import tempfile
 import tomllib
@@ -50,7 +49,7 @@ ON = tomllib.loads("\n".join(spec.turn_on for spec in feature_specs())) | {"show
 
 
 def all_routes() -> tuple[Route, ...]:
-    with tempfile.TemporaryDirectory() as folder, contextlib.closing(AdminHarness(Path(folder), **ON)) as made:
+    with tempfile.TemporaryDirectory() as folder, AdminHarness(Path(folder), **ON) as made:
         return made.routes()
 
 
@@ -135,9 +134,10 @@ def test_responses_conform_to_the_document(client: TestClient, harness: AdminHar
     case.validate_response(response, checks=CHECKS)
 
 
+@pytest.mark.features
 def test_a_feature_that_is_off_has_no_routes_and_no_fields() -> None:
     off = {spec.name for spec in feature_specs() if spec.turn_on}
-    with contextlib.closing(AdminHarness()) as made:
+    with AdminHarness() as made:
         on = {feature.name for feature in made.features.active}
         assert off & on <= {"prefix"}, "by default"
         served = {f"{route.method} {route.path}" for route in made.routes()}
@@ -146,6 +146,7 @@ def test_a_feature_that_is_off_has_no_routes_and_no_fields() -> None:
     assert not (off - on) & {*fields, *fields["health"]}
 
 
+@pytest.mark.features
 def test_a_feature_that_starts_later_adds_its_routes() -> None:
     class Later(Feature):
         name = "later"
@@ -159,7 +160,7 @@ def test_a_feature_that_starts_later_adds_its_routes() -> None:
         def summary_fields(self, admin: AdminServices) -> list[SummaryField]:  # noqa: ARG002
             return [SummaryField("later", int, "A number.", lambda: 7)]
 
-    with contextlib.closing(AdminHarness()) as made:
+    with AdminHarness() as made:
         client = made.client()
         assert client.get(f"{ROOT}/later").status_code == 404
         active = made.features.active

@@ -35,8 +35,10 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClie
         ("/dashboard/", "text/html; charset=utf-8"),
         ("/dashboard/index.html", "text/html; charset=utf-8"),
         ("/dashboard/entries", "text/html; charset=utf-8"),
-        ("/dashboard/semantic", "text/html; charset=utf-8"),
-        ("/dashboard/features/semantic/panel.js", "text/javascript; charset=utf-8"),
+        pytest.param("/dashboard/semantic", "text/html; charset=utf-8", marks=pytest.mark.features),
+        pytest.param(
+            "/dashboard/features/semantic/panel.js", "text/javascript; charset=utf-8", marks=pytest.mark.features
+        ),
         ("/dashboard/app.js", "text/javascript; charset=utf-8"),
         ("/dashboard/more/style.css", "text/css; charset=utf-8"),
     ],
@@ -79,11 +81,7 @@ def test_the_root_redirects_to_the_dashboard(client: TestClient) -> None:
 
 
 def test_the_dashboard_can_be_disabled() -> None:
-    harness = AdminHarness(dashboard=False)
-    try:
-        with harness.client() as client:
-            for path in ("/", "/dashboard", "/dashboard/app.js"):
-                assert client.get(path).status_code == 404
-            assert client.get("/admin/v1/requests").status_code == 200
-    finally:
-        harness.close()
+    with AdminHarness(dashboard=False) as harness, harness.client() as client:
+        for path in ("/", "/dashboard", "/dashboard/app.js"):
+            assert client.get(path).status_code == 404
+        assert client.get("/admin/v1/requests").status_code == 200

@@ -77,17 +77,13 @@ def test_a_plan_replays_the_request_log(tmp_path: Path) -> None:
 
 
 def test_a_plan_needs_a_request_log() -> None:
-    harness = AdminHarness()
-    try:
-        with harness.client() as client:
-            found = client.post(f"{API}/plan")
-            assert (found.status_code, found.json()["error"]["type"]) == (409, "no_request_log")
-            assert client.get(f"{API}/plan").json() == {
-                "state": "idle", "started": None, "seconds": None, "progress": 0.0, "remaining": None,
-                "amounts": None, "result": None,
-            }  # fmt: skip
-    finally:
-        harness.close()
+    with AdminHarness() as harness, harness.client() as client:
+        found = client.post(f"{API}/plan")
+        assert (found.status_code, found.json()["error"]["type"]) == (409, "no_request_log")
+        assert client.get(f"{API}/plan").json() == {
+            "state": "idle", "started": None, "seconds": None, "progress": 0.0, "remaining": None,
+            "amounts": None, "result": None,
+        }  # fmt: skip
 
 
 async def test_a_failed_plan_gives_the_reason_and_another_can_start(tmp_path: Path) -> None:

@@ -48,12 +48,6 @@ class Login:
         asyncio.run(self.sessions.end(session))
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
-    with RedisProcess(tmp_path_factory.mktemp("engine")) as server:
-        yield server
-
-
 def open_store(engine: RedisProcess, prefix: str) -> RedisStore:
     return RedisStore(parse("redis", f"//127.0.0.1:{engine.port}?prefix={prefix}&near=0"), 1 << 20)
 

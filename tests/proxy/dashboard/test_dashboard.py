@@ -518,7 +518,7 @@ def test_numbers_are_formatted_with_units(page: Page) -> None:
 
 
 def test_every_control_has_an_accessible_name(page: Page, tab: Tab, admin: FakeAdmin) -> None:
-    admin.on = {panel.name for panel in admin.panels}
+    admin.on = {spec.name for spec, _ in admin.panels}
     admin.tier = LearnerControl()
     tab.open(admin.login())
     for view in ("", "entries", "requests", "savings", *sorted(admin.on), "settings"):

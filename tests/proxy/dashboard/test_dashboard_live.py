@@ -2,46 +2,32 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import quote
 
 import pytest
-import uvicorn
 from playwright.sync_api import Browser, expect
 
-from knapcache.proxy.admin.app import admin_app
-from knapcache.proxy.run import listen
-from tests.support.admin_context import TOKEN, AdminHarness
+from tests.support.admin_context import AdminHarness
 from tests.support.browser import open_view, visit, wait_for_data
-from tests.support.timing import wait_until
 
 
 @pytest.fixture
 def harness(tmp_path: Path) -> Iterator[AdminHarness]:
-    made = AdminHarness(tmp_path / "data", show_content=True, shadows=("lru", "lru@2x"))
-    yield made
-    made.close()
+    with AdminHarness(tmp_path / "data", show_content=True, shadows=("lru", "lru@2x")) as made:
+        yield made
 
 
 @pytest.fixture
 def url(harness: AdminHarness) -> Iterator[str]:
-    socket = listen("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(admin_app(harness.context), log_level="error", lifespan="off"))
-    thread = threading.Thread(target=server.run, args=([socket],), daemon=True)
-    thread.start()
-    wait_until(lambda: server.started, "the server")
-    yield f"http://127.0.0.1:{socket.getsockname()[1]}"
-    server.should_exit = server.force_exit = True
-    thread.join(10.0)
-    socket.close()
+    with harness.serve("/dashboard") as address:
+        yield address
 
 
 def test_requests_entries_and_purges_are_shown(browser: Browser, harness: AdminHarness, url: str) -> None:
-    with visit(browser, f"{url}/dashboard#token={quote(TOKEN)}") as page:
+    with visit(browser, url) as page:
         wait_for_data(page)
-        expect(page.locator("#welcome")).to_contain_text(f"{url}/v1/chat/completions")
+        expect(page.locator("#welcome")).to_contain_text("/v1/chat/completions")
         for name in (1, 1, 1, 2, 2):
             harness.request(name)
         expect(page.locator("#saved-today")).to_have_text("6 s")
@@ -91,7 +77,7 @@ def test_requests_entries_and_purges_are_shown(browser: Browser, harness: AdminH
 
 def test_rejected_actions_are_reported(browser: Browser, harness: AdminHarness, url: str) -> None:
     key = harness.request(1)
-    with visit(browser, f"{url}/dashboard#token={quote(TOKEN)}", allow=("404", "409", "401")) as page:
+    with visit(browser, url, allow=("404", "409", "401")) as page:
         wait_for_data(page)
         open_view(page, "savings")
         page.click("#plan")

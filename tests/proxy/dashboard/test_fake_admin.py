@@ -8,18 +8,11 @@ import httpx
 import pytest
 from pydantic import create_model
 
-from knapcache.features.limits import models as limit_models
-from knapcache.features.prefix.models import PrefixSummary
-from knapcache.features.semantic import models as semantic_models
-from knapcache.features.webhooks.models import WebhookStatus
-from knapcache.proxy.admin import (
-    access_models,
-    models,
-    panels,
-    proxy_models,
-    request_models,
-    summary_models,
-)
+from knapcache.features.limits.feature import LimitPage
+from knapcache.features.prefix.feature import PrefixSummary
+from knapcache.features.semantic.admin import SemanticStatus
+from knapcache.features.webhooks.feature import WebhookStatus
+from knapcache.proxy.admin import admin_request, models, pages, summary_models
 from knapcache.proxy.admin_routes import SummaryField
 from tests.support.fake_admin import TOKEN, FakeAdmin
 from tests.support.semantic_control import LearnerControl
@@ -36,15 +29,15 @@ PATHS: dict[str, type[models.ResponseModel]] = {
     "/history?span=hour": summary_models.UsageHistory,
     "/entries": models.EntryPage,
     "/requests?after=0&limit=10": models.RequestPage,
-    "/requests/1": create_model("RequestDetail", __base__=request_models.RequestDetail, semantic=(str, ...)),
+    "/requests/1": create_model("RequestDetail", __base__=models.RequestDetail, semantic=(str, ...)),
     "/plan": summary_models.PlanStatus,
-    "/session": access_models.SessionInfo,
-    "/audit?limit=10": access_models.AuditPage,
-    "/panels": panels.PanelPage,
-    "/tokens": access_models.TokenPage,
-    "/proxies": proxy_models.ProxyPage,
-    "/limits": limit_models.LimitPage,
-    "/semantic": semantic_models.SemanticStatus,
+    "/session": admin_request.SessionInfo,
+    "/audit?limit=10": admin_request.AuditPage,
+    "/panels": pages.PanelPage,
+    "/tokens": admin_request.TokenPage,
+    "/proxies": summary_models.ProxyPage,
+    "/limits": LimitPage,
+    "/semantic": SemanticStatus,
 }
 
 

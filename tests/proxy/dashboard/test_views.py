@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from knapcache.features.semantic.match_features import FEATURES
-from knapcache.proxy.admin.panels import FeaturePanel, feature_panels
+from knapcache.features.semantic.differences import FEATURES
+from knapcache.proxy.admin.pages import feature_panels
+from knapcache.proxy.feature_list import FeatureSpec
 from knapcache.proxy.settings import Settings
 from tests.features.prefix.prefix_events import prefix_event
 from tests.features.semantic.semantic_events import semantic_event
@@ -121,6 +122,7 @@ def test_every_view_fits_two_screens_and_any_width(busy_page: Page) -> None:
     page.set_viewport_size({"width": 1280, "height": 800})
     open_view(page, "")
     assert page.locator("#overview article.card:visible").count() <= 6
+    assert page.locator("#views").evaluate("list => list.scrollWidth <= list.clientWidth"), "all names are visible"
     expect(page.locator("#features > div")).to_have_count(len(FEATURE_VIEWS))
 
 
@@ -201,20 +203,21 @@ def test_a_feature_that_is_off_has_a_line_on_the_settings_and_no_view(tab: Tab, 
 
 def test_each_line_of_the_settings_turns_its_feature_on() -> None:
     settings = Settings(prefix="off")
-    panels = feature_panels(lambda spec: spec.is_on(settings))
-    assert [panel.name for panel in panels if panel.is_on()] == []
-    for panel in panels:
-        settings = Settings(**({"prefix": "off"} | tomllib.loads(panel.turn_on)))
-        assert [one.name for one in panels if one.is_on()] == [panel.name]
+    specs = [spec for spec, _ in feature_panels()]
+    assert [spec.name for spec in specs if spec.is_on(settings)] == []
+    for spec in specs:
+        settings = Settings(**({"prefix": "off"} | tomllib.loads(spec.turn_on)))
+        assert [one.name for one in specs if one.is_on(settings)] == [spec.name]
 
 
 def test_a_feature_of_another_package_adds_a_card_and_a_view(browser: Browser, tmp_path: Path) -> None:
     module = tmp_path / "panel.js"
     module.write_text(PANEL_MODULE)
-    words = {"name": "theirs", "title": "Theirs", "about": "Theirs.", "turn_on": "theirs = true"}
+    spec = FeatureSpec(name="theirs", title="Theirs", feature="", is_on=lambda _: True, turn_on="theirs = true")
     with FakeAdmin() as admin:
         admin.stop()
-        admin.panels.append(FeaturePanel(**words, is_on=lambda: True, module=module))
+        admin.panels.append((spec, module))
+        admin.on |= {spec.name}
         admin.start()
         admin.fill(5, days=0.01)
         admin.traffic("hit", 2)

@@ -36,7 +36,7 @@ def test_a_callback_that_computes_is_a_stall() -> None:
     assert watchdog.longest >= 0.25
     assert watchdog.longest_cpu >= 0.25
     for clock in CLOCKS:
-        buckets, total = watchdog.samples(clock)
+        buckets, total = watchdog.stalls[clock].samples()
         assert total >= 0.25
         counts = dict(buckets)
         assert counts["+Inf"] - counts["0.1"] >= 1
@@ -50,7 +50,7 @@ async def test_nothing_is_measured_after_stop() -> None:
     watchdog.start()
     watchdog.stop()
     await asyncio.sleep(3 * INTERVAL)
-    assert dict(watchdog.samples("wall")[0])["+Inf"] == 0
+    assert dict(watchdog.stalls["wall"].samples()[0])["+Inf"] == 0
 
 
 def test_a_process_that_does_not_run_uses_no_cpu() -> None:

@@ -16,15 +16,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from knapcache.errors import InvalidInput
-from knapcache.proxy.events import history_parts
+from knapcache.proxy.events import shared_documents as documents
 from knapcache.proxy.events.events import OUTCOMES, Event
 from knapcache.proxy.events.history import History
 from knapcache.proxy.events.history_reader import SPANS
-from knapcache.proxy.events.merged import MergedHealth, MergedHistory, MergedRecent, SharedProxies
-from knapcache.proxy.events.proxy_status import decode_status, encode_status
-from knapcache.proxy.events.published import PublishedProxies
+from knapcache.proxy.events.published import MergedHealth, MergedHistory, MergedRecent, PublishedProxies, SharedProxies
 from knapcache.proxy.events.publisher import ProxyPublisher
 from knapcache.proxy.events.recent import RecentRequests
+from knapcache.proxy.events.shared_documents import decode_status, encode_status
 from knapcache.proxy.events.upstream_health import UpstreamHealth
 from knapcache.proxy.events.usage import NUMBERS, UsageRow
 from knapcache.proxy.settings import Settings
@@ -57,7 +56,7 @@ class Member:
         )
         self.others = PublishedProxies(store.documents, self.id, TOTALS, itertools.count(0.0, 10.0).__next__)
         self.merged = MergedHistory(self.history, self.others)
-        self.shared = SharedProxies(self.publisher, self.others, self.history, "here", store.engine_state)
+        self.shared = SharedProxies(self.publisher, self.others, self.history, "here", store.server_state)
 
     def consume(self, *events: Event) -> None:
         for consumer in (self.history, self.recent, self.health):
@@ -65,12 +64,6 @@ class Member:
 
     def publish(self) -> None:
         self.publisher.publish(self.recent.newest(100), self.health.report())
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
-    with RedisProcess(tmp_path_factory.mktemp("engine")) as server:
-        yield server
 
 
 def open_store(engine: RedisProcess) -> RedisStore:
@@ -134,7 +127,7 @@ def test_merged_numbers_are_the_sum_of_the_events_of_all_proxies(
                 assert step == reference.points(span)[0]
                 assert same_rows(dict(found), dict(reference.points(span)[1]))
             assert (member.others.ignored, member.merged.since) == (0, NOON)
-            counts = [row["requests"] for row in member.shared.rows()]
+            counts = [row["requests"] for row in member.shared.report()["rows"]]
             assert (counts[0], sum(counts)) == (member.history.total().requests, len(steps))
 
 
@@ -144,20 +137,20 @@ def test_a_proxy_that_has_ended_stays_in_the_sums_and_is_not_listed(store: Redis
     second.consume(event("hit"), event("miss"))
     second.publish()
     first.others.refresh()
-    assert [(row["host"], row["owner"], row["requests"], row["this"]) for row in first.shared.rows()] == [
+    assert [(row["host"], row["owner"], row["requests"], row["this"]) for row in first.shared.report()["rows"]] == [
         ("host-0", True, 0, True),
         ("host-1", False, 2, False),
     ]
     second.consume(event("hit"))
     second.publisher.close()
     first.others.refresh()
-    assert [row["host"] for row in first.shared.rows()] == ["host-0"]
-    assert (first.shared.ended, first.merged.total().requests) == (1, 3)
+    assert [row["host"] for row in first.shared.report()["rows"]] == ["host-0"]
+    assert (first.others.ended, first.merged.total().requests) == (1, 3)
     restarted = Member(store, 1, clock)  # with the same data directory; its history would be in a file
     restarted.consume(event("hit"))
     restarted.publish()
     first.others.refresh()
-    assert (first.shared.ended, first.merged.total().requests) == (0, 1)
+    assert (first.others.ended, first.merged.total().requests) == (0, 1)
 
 
 def test_recent_requests_of_all_proxies_are_listed_once_with_their_proxy(store: RedisStore) -> None:
@@ -201,7 +194,7 @@ def test_an_upstream_that_fails_at_one_proxy_is_failing(store: RedisStore) -> No
 def status_of(member: Member, **changes: Any) -> bytes:
     recent = [{"serial": 1} | event("hit")._asdict()]
     fields = {**member.publisher.identity, "time": NOON, "owner": False, "requests": 1, "upstreams": []}
-    return history_parts.compress(orjson.dumps({"version": 1, **fields, "recent": recent} | changes))
+    return documents.compress(orjson.dumps({"version": 1, **fields, "recent": recent} | changes))
 
 
 BAD_STATUSES: list[dict[str, Any]] = [
@@ -249,12 +242,19 @@ def test_documents_that_are_not_valid_are_ignored_and_counted_once(store: RedisS
     first, second = (Member(store, number, clock) for number in range(2))
     second.consume(event("hit"))
     second.publish()
-    bomb = zlib.compress(b"0" * (history_parts.MAX_PLAIN + 1))
-    part = history_parts.encode_part(second.history.boundary(), second.history.part(second.history.boundary()))
-    table = orjson.loads(history_parts.decompress(part).split(b"\n", 1)[1])
+    bomb = zlib.compress(b"0" * (documents.MAX_PLAIN + 1))
+    part = documents.encode_part(second.history.boundary(), second.history.part(second.history.boundary()))
+    table = orjson.loads(documents.decompress(part).split(b"\n", 1)[1])
     negative = table | {"total": [-1, *table["total"][1:]]}
-    damaged = [b"", b"no zlib", bomb, part[:-5], history_parts.compress(b"1 2 3\n{}"), history_parts.compress(b"{}")]
-    damaged.append(history_parts.compress(b"1 2 3\n" + orjson.dumps(negative)))
+    damaged = [
+        b"",
+        b"no zlib",
+        bomb,
+        part[:-5],
+        documents.compress(b"1 2 3\n{}"),
+        documents.compress(b"{}"),
+    ]
+    damaged.append(documents.compress(b"1 2 3\n" + orjson.dumps(negative)))
     for k, content in enumerate(damaged):
         store.documents.put("open", f"{k + 16:016x}", content, 60.0, limit=100)
         store.documents.put("status", f"{k + 16:016x}", content, 60.0, limit=100)
@@ -273,13 +273,13 @@ def test_without_the_engine_a_proxy_shows_its_own_numbers_and_says_so(store: Red
     second.consume(event("hit"))
     second.publish()
     first.others.refresh()
-    assert (first.merged.total().requests, first.shared.engine()["state"]) == (2, "ok")
+    assert (first.merged.total().requests, first.shared.server()["state"]) == (2, "ok")
     store.close()
     first.publisher.publish([], [])
     first.others.refresh()
-    engine = first.shared.engine()
+    engine = first.shared.server()
     assert (engine["state"], engine["reason"]) == ("away", "the store is closed")
-    assert (first.merged.total().requests, len(first.shared.rows())) == (1, 1)
+    assert (first.merged.total().requests, len(first.shared.report()["rows"])) == (1, 1)
 
 
 def test_a_part_that_is_too_large_has_fewer_rows(store: RedisStore) -> None:

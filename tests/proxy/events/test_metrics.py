@@ -226,6 +226,7 @@ def test_the_cost_of_counting_does_not_grow_with_the_number_of_names() -> None:
     check_seconds(max(best) / len(normal), 3e-5, "an event")
 
 
+@pytest.mark.features
 def test_every_metric_is_documented() -> None:
     tried = (UpstreamTry("a", (0,), "", 0.0),)
     of = metrics(*map(event, OUTCOMES), event("miss", tried=tried))

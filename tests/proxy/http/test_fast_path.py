@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from knapcache import Answer, Cache
+from knapcache.cache import async_reads
 from knapcache.cache.cache import internal_of
 from knapcache.exchange.exchange import make_exchange, parse_request
 from knapcache.exchange.headers import VARY_HEADERS
@@ -26,6 +27,12 @@ from tests.support.timing import wait_until
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "one two three"}]}
 VARIABLE_HEADERS = ("age", "date")
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for the disk: on a busy machine, a hit that is read from it may miss its deadline and be fetched again."""
+    monkeypatch.setattr(async_reads, "DEADLINE", 30.0)
 
 
 def post(proxy: RunningProxy, body: dict[str, Any], **headers: str) -> httpx.Response:

@@ -107,6 +107,7 @@ SONNET, OPUS = "us.anthropic.claude-sonnet-4-5-20250929-v1:0", "anthropic.claude
 OPERATIONS = ("converse", "converse-stream", "invoke", "invoke-with-response-stream")
 
 
+@pytest.mark.features
 def test_requests_to_bedrock_pass_unmarked(start: Start) -> None:
     """Also with the prefix tier on. The model in their path selects the upstream, and is in the event."""
     with RecordingUpstream() as server:
@@ -140,6 +141,7 @@ def test_requests_to_bedrock_pass_unmarked(start: Start) -> None:
         assert [(event.outcome, event.parts) for event in events] == [("passthrough", {})] * len(events)
 
 
+@pytest.mark.features
 def test_requests_to_bedrock_count_in_limits(start: Start, mirror: str) -> None:
     proxy = start(upstreams=[{"name": "bedrock", "url": mirror}], limits={"requests_per_minute": 2})
     body = {"messages": [{"role": "user", "content": [{"text": "hello"}]}]}

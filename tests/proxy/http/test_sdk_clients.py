@@ -12,7 +12,6 @@ import anthropic
 import httpx
 import openai
 import pytest
-from langchain_openai import ChatOpenAI
 
 from knapcache.testing import FakeUpstream
 from tests.support.programs import find_program
@@ -147,6 +146,8 @@ def test_the_anthropic_sdk(start: Any, upstream: FakeUpstream) -> None:
 
 
 def test_langchain(proxy: RunningProxy, upstream: FakeUpstream) -> None:
+    from langchain_openai import ChatOpenAI
+
     model = ChatOpenAI(model="gpt-4o", base_url=proxy.openai_url, api_key="one", max_retries=0)  # type: ignore[arg-type]
     first, again = (model.invoke("Hello there") for _ in range(2))
     assert first.content == again.content

@@ -14,10 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from knapcache.features.prefix.hooks import is_signed
-from knapcache.features.prefix.tier import PrefixTier
 from knapcache.proxy.events.events import Event
-from knapcache.proxy.proxy import Proxy
 from knapcache.proxy.upstream.group import Balance, GroupMember, UpstreamGroup
 from knapcache.proxy.upstream.health import PassiveHealth
 from knapcache.testing import FakeUpstream
@@ -47,7 +44,7 @@ class Pair:
             {"name": name, "url": fake.openai_url, "headers": {"authorization": f"Bearer key-{k}"}, **fields}
             for k, (name, fake) in enumerate(((FIRST, first), (SECOND, second)))
         ]
-        self.running = RunningProxy(folder, "", upstreams=settings, cost="seconds", prefix="on")
+        self.running = RunningProxy(folder, "", upstreams=settings, cost="seconds")
         self.client = httpx.Client(timeout=60)
         self.events = Events()
         self.asked = 0.0
@@ -226,34 +223,6 @@ def test_weights_are_counted_exactly(pair: Pair) -> None:
     assert pair.counts() == (10, 30)
 
 
-def test_marks_are_not_sent_to_an_upstream_that_has_not_accepted_them(pair: Pair) -> None:
-    """The fallback's body has no `prompt_cache_key` of the first upstream, and still asks for the usage."""
-    proxy = pair.running.proxy
-    tiers = proxy.features.get("prefix").tiers
-    tier = tiers[FIRST] = prefix_tier(proxy, FIRST)
-    other = tiers[SECOND] = prefix_tier(proxy, SECOND)
-    try:
-        messages = [{"role": "system", "content": "Be brief. " * 50}, {"role": "user", "content": "one"}]
-        pair.upstreams[0].fail("500")
-        assert pair.ask(messages=messages, stream=True).status_code == 200
-        sent = [json.loads(fake.calls[0].raw) for fake in pair.upstreams]
-        assert "prompt_cache_key" in sent[0]
-        assert "prompt_cache_key" not in sent[1]
-        assert [body["stream_options"] for body in sent] == [{"include_usage": True}] * 2
-        assert tier.refusable("large"), "an answer to a body without marks says nothing about marks"
-        other.accept("large")
-        pair.upstreams[0].fail("500")
-        messages[1]["content"] = "two"
-        assert pair.ask(messages=messages).status_code == 200
-        assert "prompt_cache_key" in json.loads(pair.upstreams[1].calls[1].raw)
-    finally:
-        tiers.clear()
-
-
-def prefix_tier(proxy: Proxy, name: str) -> PrefixTier:
-    return PrefixTier(name, "openai", "on", proxy.storage.secret, input_price=lambda *_: None)
-
-
 def test_options_that_a_fallback_refuses_are_still_sent_to_the_first_upstream(pair: Pair) -> None:
     pair.upstreams[0].fail("500")
     pair.upstreams[1].fail("no-options")
@@ -270,11 +239,3 @@ def test_a_body_that_is_not_json_is_sent_as_it_is(pair: Pair) -> None:
     assert answer.status_code == 400
     assert pair.upstreams[1].calls[0].raw == b"{"
     assert Counter(answer.headers.get_list("x-knapcache")) == {"bypass": 1}
-
-
-def test_what_counts_as_a_signature() -> None:
-    assert is_signed({"authorization": "AWS4-HMAC-SHA256 Credential=a, SignedHeaders=host, Signature=b"}, b"")
-    assert is_signed({"authorization": "AWS4-ECDSA-P256-SHA256 Credential=a"}, b"")
-    assert is_signed({}, b"a=1&X-Amz-Signature=b")
-    assert is_signed({}, b"x-amz-signature=b")
-    assert not is_signed({"authorization": "Bearer AWS4-", "content-type": "application/json"}, b"a=1")

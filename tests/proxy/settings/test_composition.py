@@ -85,6 +85,7 @@ def composed(monkeypatch: pytest.MonkeyPatch, kind: Kind, specs: tuple[FeatureSp
     return with_features(kind)(core_of(MODELS[kind]))
 
 
+@pytest.mark.features
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_model_has_the_fields_of_the_core_first_and_then_those_of_features(kind: Kind) -> None:
     model, parts = MODELS[kind], feature_models(kind)

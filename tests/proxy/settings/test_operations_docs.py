@@ -70,6 +70,7 @@ def test_every_option_is_documented() -> None:
         )
 
 
+@pytest.mark.features
 def test_the_documented_config_files_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
     examples = re.findall(r"```toml\n(.*?)```", SETTINGS, re.DOTALL)
@@ -111,6 +112,7 @@ def test_a_backup_of_a_running_cache_can_be_restored(tmp_path: Path) -> None:
         restored.check()
 
 
+@pytest.mark.features
 def test_security_policy_names_only_existing_settings() -> None:
     text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
     known = {

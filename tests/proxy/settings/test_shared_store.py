@@ -15,8 +15,8 @@ from knapcache.proxy.run import stored_admin_token, token_hint
 from knapcache.proxy.settings import Settings
 from knapcache.proxy.settings.loading import load, rows
 from knapcache.proxy.settings.secrets import server_secret
-from knapcache.proxy.settings.shared_store import parse_url
 from knapcache.proxy.settings.tables import secret_fields
+from knapcache.proxy.settings.value_types import store_address
 from knapcache.store.redis.urls import shown_url
 
 PASSWORD = "hunter2-of-the-engine"
@@ -119,4 +119,4 @@ def test_a_derived_token_cannot_be_rotated_at_one_proxy(tmp_path: Path) -> None:
     ],
 )
 def test_the_place_of_a_store_has_no_password(url: str, place: str) -> None:
-    assert shown_url(parse_url(url)) == place
+    assert shown_url(store_address(url)) == place

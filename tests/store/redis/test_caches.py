@@ -85,6 +85,7 @@ def test_a_purge_and_requests_about_keys_work_in_every_process(url: str) -> None
         for key in range(3):
             answer(owner, key, key)
         answer(reader, "handed over", 1)
+        wait_until(lambda: len(reader.entries().rows) == 4)
         (one, *_) = (row.key for row in reader.entries().rows)
         assert reader.purge(key=one) == 1
         assert reader.purge(model="none") == 0

@@ -1,4 +1,4 @@
-"""A primary is killed under load: a replica is promoted, no read fails, and the books stay consistent."""
+"""A primary is killed under load: a replica is promoted, no read fails, and the totals stay consistent."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Load:
 
 
 def survive(owner: RedisStore, reader: RedisStore, primary: RedisProcess) -> None:
-    """Kill the primary under load, wait until puts go on, and check the books."""
+    """Kill the primary under load, wait until puts go on, and check the totals."""
     load = Load(owner, reader)
     try:
         wait_until(lambda: owner.totals().entries > 150)
@@ -197,8 +197,8 @@ def test_slots_move_under_load(tmp_path: Path, open_store: OpenStore) -> None:
         load = Load(owner, open_store(cluster.url, query="near=0"))
         try:
             wait_until(lambda: owner.totals().entries > 150)
-            for book in owner._member.attachment().names.books:
-                slot = owner._member.server.client().keyslot(book)
+            for key in owner._member.attachment().names.totals:
+                slot = owner._member.server.client().keyslot(key)
                 source = next(server for server in cluster.servers if has_keys(server, slot))
                 target = next(server for server in cluster.servers if server is not source)
                 assert move_slot(slot, source, target, cluster.servers) > 10
@@ -248,4 +248,4 @@ def test_changes_that_were_not_replicated_are_lost_as_a_whole(tmp_path: Path, op
         check_when_it_answers(store)
         for info in store.scan():
             assert store.get(info.key) is not None
-        assert sum(limit for *_, limit in store._member.attachment().reader.books()) <= store.capacity
+        assert sum(limit for *_, limit in store._member.attachment().reader.shard_totals()) <= store.capacity

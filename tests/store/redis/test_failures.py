@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from knapcache.errors import InvalidInput, NotOwner, StoreError
-from knapcache.store.redis.engine_state import EngineState
 from knapcache.store.redis.ownership import LEASE_SECONDS
+from knapcache.store.redis.server_state import ServerState
 from knapcache.store.redis.store import RedisStore
 from tests.store.redis.conftest import OpenStore
 from tests.support.redis_servers import RedisProcess, free_port
@@ -183,7 +183,7 @@ def test_a_store_survives_that_its_server_is_emptied(server: RedisProcess, open_
     with server.client() as client:
         client.flushall()
     assert store.get(key) is None
-    store.apply(entry_of(store, 2)).exception(60)  # finds the books gone, and opens the shard again
+    store.apply(entry_of(store, 2)).exception(60)  # finds the totals gone, and opens the shard again
     assert store.get(put(store, 3)) is not None
     assert store.owner
     store.check()
@@ -203,8 +203,8 @@ def test_a_full_engine_refuses_puts_and_makes_evictions(server: RedisProcess, op
     with server.client() as client:
         client.config_set("maxmemory", 1)
         assert isinstance(store.apply(entry_of(store, 2)).exception(60), StoreError)
-        wait_until(lambda: store.engine_state().state == "read-only")
-        assert "out of memory" in store.engine_state().reason
+        wait_until(lambda: store.server_state().state == "read-only")
+        assert "out of memory" in store.server_state().reason
         assert (store.counters()["read_only_nodes"], store.counters()["breakers_open"]) == (1, 0)
         lease = store._member.attachment().lease
         assert lease.renew(), "the owner cannot renew its lease"
@@ -213,7 +213,7 @@ def test_a_full_engine_refuses_puts_and_makes_evictions(server: RedisProcess, op
         store.apply(evict=[key]).result(60)
         assert store.get(key) is None
         client.config_set("maxmemory", 0)
-    wait_until(lambda: store.engine_state() == EngineState())
+    wait_until(lambda: store.server_state() == ServerState())
     assert store.get(put(store, 2)) is not None
     store.check()
 
@@ -260,8 +260,8 @@ def test_a_process_that_was_faster_with_another_secret_stops_using_the_store(
         older = client.hgetall(meta)
         client.delete(meta)
         client.hset(meta, mapping=older | {b"secret": b"ab" * 16, b"since": b"1"})  # it was there before
-        wait_until(lambda: first.engine_state().state == "away")
-        assert "another secret" in first.engine_state().reason
+        wait_until(lambda: first.server_state().state == "away")
+        assert "another secret" in first.server_state().reason
         assert (first.owner, first.get(key_of(1))) == (False, None)
         client.delete(meta)
     wait_until(first.own)

@@ -51,7 +51,7 @@ def test_the_charge_covers_what_the_engine_allocates(
 def test_limits_never_sum_to_more_than_the_capacity(engine: RedisProcess, open_store: OpenStore) -> None:
     store = open_store(engine.url, 1 << 20, query="near=0&shards=6")
     reader = store.reader()
-    keys = store._member.attachment().names.books
+    keys = store._member.attachment().names.totals
     stop, sums = threading.Event(), []
 
     def watch() -> None:

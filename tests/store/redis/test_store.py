@@ -130,7 +130,8 @@ def test_a_forked_child_reads_and_the_parent_remains_the_owner(engine: RedisProc
 def test_snapshots_are_stored_in_chunks(
     engine: RedisProcess, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("knapcache.store.redis.snapshots.CHUNK", 1000)
+    monkeypatch.setattr("knapcache.store.redis.reading.CHUNK", 1000)
+    monkeypatch.setattr("knapcache.store.redis.writer.CHUNK", 1000)
     assert layout.CHUNK <= 1_000_000
     store = open_store(engine.url)
     names = store._member.attachment().names

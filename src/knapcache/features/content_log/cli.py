@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from knapcache.cli import options
-from knapcache.cli.line_file import write_lines
-from knapcache.cli.output import output_width, print_text, printable, printable_json, progress_bar
+from knapcache.cli.output import output_width, print_text, printable, printable_json, progress_bar, write_lines
 from knapcache.errors import InvalidInput, MissingExtra, install_command
 from knapcache.units import ALLOWED_AGES, counted, parse_age
 
@@ -95,7 +94,6 @@ def moment(text: str) -> float:
 
 
 def opened(args: argparse.Namespace) -> ContentFile:
-    """Open the log that the arguments name."""
     from knapcache.features.content_log.file import FILE_NAME, ContentFile
     from knapcache.proxy.settings.loading import load
 
@@ -104,7 +102,6 @@ def opened(args: argparse.Namespace) -> ContentFile:
 
 
 def conditions(args: argparse.Namespace, text: str) -> LogFilter:
-    """Return the conditions that the arguments give."""
     from knapcache.features.content_log.file import LogFilter
 
     return LogFilter(
@@ -145,7 +142,6 @@ def print_row(row: dict[str, Any]) -> None:
 
 
 def print_line(line: dict[str, Any]) -> None:
-    """Print a line with its whole request and answer."""
     print(wrapped(facts(line)))
     for name in ("request", "response"):
         if line.get(name):
@@ -159,7 +155,6 @@ def wrapped(text: str) -> str:
 
 
 def facts(row: dict[str, Any]) -> str:
-    """Return the facts of a line in one line."""
     when = datetime.datetime.fromtimestamp(row["time"]).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     found = [f"#{row['id']}", when, row["outcome"], str(row["status"]), row["model"] or "(no model)", row["tenant"]]
     found += [f"route {row['route']}" if row["route"] else "", dollar_text(row)]

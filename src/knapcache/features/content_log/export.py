@@ -17,8 +17,6 @@ import orjson
 from knapcache.features.content_log.file import FIELDS
 from knapcache.features.content_log.record import SYSTEM_ROLES, texts
 
-FORMATS = ("jsonl", "evals", "parquet")
-
 
 def replayable(
     lines: Iterable[Mapping[str, Any]], left_out: dict[str, int], *, every: bool

@@ -91,7 +91,6 @@ class ContentLog:
                 log.error("Old lines of the content log not deleted: %s", error)
 
     def close(self) -> None:
-        """Write what is queued and close the file."""
         if self._worker.close():
             self._file.close()
 

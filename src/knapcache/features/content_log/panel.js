@@ -1,12 +1,12 @@
 // The content log: search requests and answers by their text, and read one line. Only for operators, and only if the setting
-// show_content is on as well. Nothing is polled: the list changes when somebody searches.
+// show_content is on as well. The list is not polled; it changes only with a search.
 
 import * as api from "/dashboard/api.js";
 import { copyable, openDrawer, toast } from "/dashboard/dialogs.js";
 import { addStyles, fact, h, setText } from "/dashboard/dom.js";
 import { bytes, clock, count, counted, day, moment, time, usd } from "/dashboard/format.js";
 import { TableCard } from "/dashboard/table.js";
-import { OUTCOMES } from "/dashboard/why.js";
+import { OUTCOMES } from "/dashboard/requests.js";
 
 const PAGE = 50; // lines
 const SAVED = ["hit", "similar", "coalesced", "stale"]; // outcomes that cost nothing

@@ -26,13 +26,12 @@ def plain_files_only(on: bool, info: ValidationInfo) -> bool:
 
 
 def known_rules(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Check the rules."""
     redaction_rules(names)
     return names
 
 
 class ContentLogSettings(SettingsPart):
-    """What is logged, and for how long."""
+    """Settings of the content log."""
 
     content_log: Annotated[bool, AfterValidator(plain_files_only)] = Field(
         False, description="write a log of requests and answers with their text"

@@ -8,8 +8,8 @@ from contextlib import closing
 from typing import Any
 
 from knapcache.cli import cache_file, options
+from knapcache.cli.options import ENDPOINTS, read_body
 from knapcache.cli.output import print_table, print_text
-from knapcache.cli.request_file import ENDPOINTS, read_body
 from knapcache.errors import InvalidInput
 from knapcache.proxy.feature_list import FeatureSpec, feature_specs, imported
 from knapcache.units import counted, format_age

@@ -21,11 +21,10 @@ from typing import Any
 
 from knapcache.cache.key_history import KeyRecord
 from knapcache.cache.outlines import NearestRequest
-from knapcache.features.explain.words import duration, join, ordinal
 from knapcache.keys.difference import Difference, without_content
 from knapcache.keys.outline import outline_of, read_canonical, words_of
 from knapcache.keys.public import public_value
-from knapcache.proxy.admin.request_models import (
+from knapcache.proxy.admin.models import (
     Explanation,
     FieldDifference,
     Kind,
@@ -59,6 +58,18 @@ REMOVED: dict[str, tuple[Kind, str, str]] = {
     "purged": ("purged", "Purged", "Its answer was removed by an administrator, or by a program that called purge."),
 }  # fmt: skip
 """Kind, title and text by the causes of `key_history.CAUSES`; two others have texts that depend on numbers."""
+OTHERS: dict[str, tuple[Kind, str, str]] = {
+    "similar": ("similar", "The answer to a similar question",
+        "The stored answer to a question in another wording was sent. Its proxy knows the match."),
+    "coalesced": ("coalesced", "Shared with a concurrent request",
+        "An identical request was under way. This one waited for its answer, so it was paid for once."),
+    "stale": ("stale", "From the cache, past its time to live",
+        "The stored answer had passed its time to live. It was served nevertheless, as the settings "
+        "stale_while_revalidate and stale_if_error allow."),
+    "passthrough": ("passthrough", "Not a cached endpoint",
+        "Answers are cached for chat completions, completions, responses, embeddings and messages only."),
+}  # fmt: skip
+"""Kind, title and text of outcomes that need no further explanation."""
 ANSWERS = {
     "not admitted": "not stored: the policy did not admit it",
     "too large": "not stored: larger than the largest entry",
@@ -155,31 +166,25 @@ class Explainer:
         if not missed:
             return None
         last, route = missed[-1], self._route(missed[-1])
+        why = "it was incomplete" if last.size == 0 else ""
         if route is not None and route.cache == "read-only":
-            text = (
-                "An identical request was answered before, but that answer was not stored: "
-                f"the route {route.name} has cache = read-only."
-            )
-            return Explanation(kind="not_stored", title="An earlier answer was not stored", text=text, at=last.time)
-        if last.size == 0 or "no-store" in last.reason:
-            why = "its client asked not to store it (no-store)" if "no-store" in last.reason else "it was incomplete"
+            why = f"the route {route.name} has cache = read-only"
+        elif "no-store" in last.reason:
+            why = "its client asked not to store it (no-store)"
+        if why:
             text = f"An identical request was answered before, but that answer was not stored: {why}."
             return Explanation(kind="not_stored", title="An earlier answer was not stored", text=text, at=last.time)
-        if last.time + last.seconds + SHARING_DELAY <= event.time:
+        settings = self._context.settings
+        if last.time + last.seconds + SHARING_DELAY <= event.time or (settings.store is None and settings.workers == 1):
             return None
-        if self._context.settings.store is not None:
-            text = (
-                "Another process had just fetched the same answer, or was fetching it, and this one did not find it in "
-                "the shared store. That happens while its server does not answer, and in a failover."
-            )
-            return Explanation(kind="other_worker", title="Not yet shared between proxies", text=text, at=last.time)
-        if self._context.settings.workers > 1:
-            text = (
-                "One of the workers had just fetched the same answer, or was fetching it. Workers share answers "
-                "through the store, which takes about a second."
-            )
-            return Explanation(kind="other_worker", title="Not yet shared between workers", text=text, at=last.time)
-        return None
+        sharing = "proxies" if settings.store is not None else "workers"
+        text = {
+            "workers": "One of the workers had just fetched the same answer, or was fetching it. Workers share answers "
+            "through the store, which takes about a second.",
+            "proxies": "Another process had just fetched the same answer, or was fetching it, and this one did not "
+            "find it in the shared store. That happens while its server does not answer, and in a failover.",
+        }[sharing]
+        return Explanation(kind="other_worker", title=f"Not yet shared between {sharing}", text=text, at=last.time)
 
     def _compared(
         self, event: Event, since: float, canonical: bytes | None, *, content: bool, all_tenants: bool
@@ -253,24 +258,12 @@ def other(event: Event, earlier: list[Event], stored: float | None) -> Explanati
             return Explanation(kind="hit", title="From the cache", text=f"The answer was stored. {nth}")
         text = f"The answer had been stored {duration(event.time - stored)} before this request. {nth}"
         return Explanation(kind="hit", title="From the cache", text=text, at=stored)
-    if event.outcome == "similar":
-        text = "The stored answer to a question in another wording was sent. Its proxy knows the match."
-        return Explanation(kind="similar", title="The answer to a similar question", text=text)
-    if event.outcome == "coalesced":
-        text = "An identical request was under way. This one waited for its answer, so it was paid for once."
-        return Explanation(kind="coalesced", title="Shared with a concurrent request", text=text)
-    if event.outcome == "stale":
-        text = (
-            "The stored answer had passed its time to live. It was served nevertheless, as the settings "
-            "stale_while_revalidate and stale_if_error allow."
-        )
-        return Explanation(kind="stale", title="From the cache, past its time to live", text=text)
     if event.outcome == "bypass":
         text = f"The request was sent without the cache: {event.reason or 'reason not recorded'}."
         return Explanation(kind="bypass", title="Sent without the cache", text=text)
-    if event.outcome == "passthrough":
-        text = "Answers are cached for chat completions, completions, responses, embeddings and messages only."
-        return Explanation(kind="passthrough", title="Not a cached endpoint", text=text)
+    if event.outcome in OTHERS:
+        kind, title, text = OTHERS[event.outcome]
+        return Explanation(kind=kind, title=title, text=text)
     if event.outcome == "rejected":
         reason = f": {event.reason.rstrip('.')}" if event.reason else ""
         text = f"The proxy refused the request with status {event.status}{reason}."
@@ -314,12 +307,8 @@ def asked(event: Event, records: list[KeyRecord], route: RouteSettings | None) -
 def became(event: Event, records: list[KeyRecord]) -> Explanation | None:
     """Explain a miss by what became of its key before."""
     end = event.time + event.seconds + 1.0
-    before = [
-        record
-        for record in records
-        if record.time < event.time or (record.cause == "lost" and record.time < end)
-    ]  # fmt: skip
-    last = before[0] if before else None
+    before = (one for one in records if one.time < event.time or (one.cause == "lost" and one.time < end))
+    last = next(before, None)
     if last is not None and last.cause != "replaced":
         if last.cause == "evicted":
             return evicted(last)
@@ -359,7 +348,6 @@ def evicted(record: KeyRecord) -> Explanation:
 
 
 def not_admitted(record: KeyRecord) -> Explanation:
-    """Explain that an earlier answer was not stored."""
     own = worth(record.size, record.cost, record.requests)
     text = "An identical request was answered before, but the policy did not store that answer: "
     if record.cost == 0.0:
@@ -375,7 +363,6 @@ def worth(size: float, cost: float, requests: float) -> Worth:
 
 
 def failure(event: Event) -> str:
-    """Return why a request failed."""
     if "only-if-cached" in event.reason and not event.attempts:
         return "The client asked for a stored answer or none (only-if-cached), and none was stored."
     if event.status == 499:
@@ -385,3 +372,22 @@ def failure(event: Event) -> str:
     tried = join([str(status) if status else "no response" for status in event.attempts])
     calls = f" Its calls ended with: {tried}." if tried else ""
     return f"The request failed with status {event.status}.{calls}"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in its largest unit of at least 1."""
+    seconds = max(0.0, seconds)
+    for size, name in ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s")):
+        if seconds >= (2 * size if name == "d" else size):
+            return f"{seconds / size:.0f} {name}"
+    return "less than a second"
+
+
+def ordinal(number: int) -> str:
+    suffix = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th") if number % 100 not in (11, 12, 13) else "th"
+    return f"{number}{suffix}"
+
+
+def join(parts: list[str]) -> str:
+    """Return "a, b and c"."""
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}" if parts else ""

@@ -1,12 +1,19 @@
-"""Explanations of requests as a feature of the proxy."""
+"""Explanations of requests as a feature of the proxy: a route of the admin API."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from knapcache.features.explain.admin import ExplainAdmin
+from pydantic import Field, create_model
+
+from knapcache.features.explain.explain import Explainer
+from knapcache.proxy.admin.admin_request import AdminRequest
+from knapcache.proxy.admin.models import RequestDetail, RequestPath
 from knapcache.proxy.admin_routes import AdminServices, Route
+from knapcache.proxy.events.recent import row_of
 from knapcache.proxy.features import Feature
+from knapcache.proxy.http.asgi_request import RequestRejected
 
 
 class ExplainFeature(Feature):
@@ -15,4 +22,29 @@ class ExplainFeature(Feature):
     name = "explain"
 
     def admin_routes(self, admin: AdminServices) -> Sequence[Route]:
-        return ExplainAdmin(self.context, admin).routes()
+        features = [feature for feature in self.context.features.active if feature.explains]
+        fields: dict[str, Any] = {one.name: (str, Field(description=one.explains)) for one in features}
+        model = create_model("RequestDetail", __base__=RequestDetail, __doc__=RequestDetail.__doc__, **fields)
+        explainer = Explainer(self.context, admin.tenant_name)
+
+        async def serve(request: AdminRequest) -> RequestDetail:
+            assert request.caller is not None
+            await admin.refresh()
+            serial, content = request.parameters.serial, admin.shows_content(request)
+            found = admin.recent.find(serial)
+            if found is None:
+                raise RequestRejected(404, "This request is not among the recent ones.", "not_found")
+            event, row = found[0], row_of(serial, *found)
+            earlier, all_tenants = admin.recent.earlier(event), request.caller.identity.role == "operator"
+            detail = await admin.in_thread(
+                lambda: explainer.detail(model, row, event, earlier, content=content, all_tenants=all_tenants)
+            )
+            if content:
+                await admin.write_record(request.record("request", 200, key=event.key, content=True))
+            return detail
+
+        return [
+            Route(method="GET", path="/requests/{serial}", name="request",
+                  summary="One request, and why it was a hit or a miss", response=model,
+                  parameters=RequestPath, errors=(404, 503), serve=serve),
+        ]  # fmt: skip

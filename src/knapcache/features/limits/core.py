@@ -112,7 +112,6 @@ class ScopeUsage(NamedTuple):
         return {"usd_per_day": self.usd_day, "usd_per_month": self.usd_month}.get(limit, float(self.in_flight.calls))
 
     def reserved(self, limit: str) -> float:
-        """Return what is reserved for calls in flight."""
         if limit in SPEND_LIMITS:
             return self.in_flight.usd
         return self.in_flight.tokens if limit == "tokens_per_minute" else 0.0
@@ -183,7 +182,6 @@ BEAT_SECONDS, STALE_SECONDS = 5.0, 20.0
 
 
 def slots_at(now: float) -> Slots:
-    """Return the slots of a Unix time."""
     date = datetime.datetime.fromtimestamp(now, datetime.UTC)
     return Slots(int(now // DAY), date.year * 12 + date.month - 1, int(now // SLOT_SECONDS))
 

@@ -171,7 +171,6 @@ class CountsThread:
             self._add(operation, None)
 
     async def beat(self) -> None:
-        """Tell the shared counters which calls are in flight."""
         if self._pool is None:
             self.shared.beat(self._clock())
         else:
@@ -216,7 +215,6 @@ class CountsThread:
                 self.settle(Settle(operation.scopes, operation.amounts, CallAmounts()))
 
     async def close(self) -> None:
-        """Apply what waits, and release files and connections."""
         if self._pool is not None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._pool.call(lambda: self.shared.close(self._clock())), CLOSE_SECONDS)
@@ -267,7 +265,6 @@ class Limits:
         self._task = asyncio.create_task(self._beat_periodically())
 
     def has_limits(self, tenant: str) -> bool:
-        """Return whether calls of a caller are limited."""
         return bool(self.tenants.get(tenant, self.whole))
 
     async def begin(
@@ -319,7 +316,6 @@ class Limits:
         return self.counts.shared.reason
 
     async def close(self) -> None:
-        """Apply what waits, and release files and connections."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -358,7 +354,6 @@ def scope_of(name: str, settings: LimitSettings | None) -> Scope | None:
 
 
 def warning_text(warning: LimitWarning) -> str:
-    """Return the log line of a warning."""
     whose = "all callers together" if warning.scope == ALL else f"the tenant {warning.scope}"
     return (
         f"Limit {warning.limit} of {whose}: {warning.percent} % used, {amount(warning.used)} of "

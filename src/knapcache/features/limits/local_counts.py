@@ -92,7 +92,6 @@ class MemoryCounts(LocalCounts):
         }
 
     def beat(self, in_flight: Mapping[str, CallAmounts], now: float) -> None:
-        """Set the calls in flight, and forget what is old."""
         self._in_flight = dict(in_flight)
         slots = slots_at(now)
         for kinds in self._used.values():

@@ -72,7 +72,6 @@ class RedisCounts:
 
 
 def limit(value: float | None) -> float | str:
-    """Return a limit as an argument of the script."""
     return "" if value is None else value
 
 

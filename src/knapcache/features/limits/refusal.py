@@ -7,15 +7,17 @@ x-should-retry   false for spend limits: both SDKs obey it, and do not repeat th
 from __future__ import annotations
 
 import datetime
+import re
 from typing import Any
 
 import orjson
 
 from knapcache.features.limits.core import ALL, SPEND_LIMITS, LimitValues, Refusal, free_at, retry_after
-from knapcache.features.limits.metrics import limit_reason
 from knapcache.proxy.hooks import CallRefused
 
 CODE = "knapcache_limit"
+REASON = re.compile(r"limit (?P<limit>[^ ]+) of (?P<scope>[^ ]+)")
+"""The `reason` of an event whose request a limit has refused. The metrics count by it."""
 STATUS = 429
 UNITS = {
     "usd_per_day": "USD of this day are spent",
@@ -46,9 +48,7 @@ class LimitReached(CallRefused):
         )
         super().__init__(STATUS, message)
         self.should_retry = limit not in SPEND_LIMITS or in_flight
-
-        self.event_reason = limit_reason(self.limit, self.scope)
-        """The reason of the event, from which the metrics count."""
+        self.event_reason = f"limit {self.limit} of {self.scope}"
 
     def concerns(self, tenant: str) -> bool:
         """Return whether the limit is one of this caller."""
@@ -56,7 +56,6 @@ class LimitReached(CallRefused):
 
     @property
     def headers(self) -> list[tuple[str, str]]:
-        """Headers of the response beside its content type."""
         pairs = [("retry-after", str(self.retry_seconds))]
         return pairs if self.should_retry else [*pairs, ("x-should-retry", "false")]
 

@@ -35,7 +35,6 @@ class LimitSettings(Table):
     )
 
     def shown(self) -> dict[str, Any]:
-        """Return the limits that there are."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
 

@@ -8,7 +8,6 @@ from knapcache.proxy.feature_list import FeatureSpec
 
 
 def is_on(settings: Any) -> bool:
-    """Return whether any caller has limits."""
     return settings.limits is not None or any(tenant.limits is not None for tenant in settings.tenants)
 
 

@@ -25,8 +25,18 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from knapcache.features.prefix.media import IMAGES, MEDIA, MEDIA_SIZE, sample
-from knapcache.features.prefix.shapes import LONG_TTL, OPENAI_TTL, SHAPES, SHORT_TTL, TOOL_OUTPUTS, BodyShape
+from knapcache.features.prefix.shapes import (
+    IMAGES,
+    LONG_TTL,
+    MEDIA,
+    MEDIA_SIZE,
+    OPENAI_TTL,
+    SHAPES,
+    SHORT_TTL,
+    TOOL_OUTPUTS,
+    BodyShape,
+    sample,
+)
 from knapcache.model import Endpoint
 
 SYSTEM_ROLES = frozenset({"system", "developer"})
@@ -88,7 +98,6 @@ class BlockChain:
             self.hash = hash((self.hash, orjson.dumps(found)))
 
     def add(self, header: Hashable, content: Hashable, size: int, *, markable: bool) -> None:
-        """Add one block."""
         if not markable:
             self.unmarkable.append(len(self.ids))
         self.hash = hash((self.hash, header, content))
@@ -98,7 +107,7 @@ class BlockChain:
 
     def tools(self, tools: Any) -> None:
         """Add the definitions of tools, each a block. Those of OpenAI cannot carry a mark."""
-        start, dumps = len(self.ids), orjson.dumps
+        markable = self.shape.marks[0] == "cache_control"
         for tool in optional_list(tools):
             if type(tool) is not dict:
                 raise TypeError("a tool is not an object")
@@ -107,13 +116,8 @@ class BlockChain:
                 given = self.without_marks(tool)
                 if "function" in given:
                     given = {**given, "function": self.without_marks(given["function"])}
-            data = dumps(given)
-            self.hash = hash((self.hash, "tool", data))
-            self.size += len(data)
-            self.ids.append(self.hash)
-            self.sizes.append(self.size)
-        if self.shape.marks[0] != "cache_control":
-            self.unmarkable.extend(range(start, len(self.ids)))
+            data = orjson.dumps(given)
+            self.add("tool", data, len(data), markable=markable)
 
     def messages(self, messages: list[dict[str, Any]]) -> None:
         """Add the blocks of messages. Frequent blocks are read in place: a call for each takes as long again."""
@@ -244,7 +248,6 @@ class BlockChain:
             self.marks.append((block, LONG_TTL if value.get("ttl") == "1h" else long))
 
     def found(self, body: dict[str, Any], system: int, *, tool: bool) -> BodyBlocks:
-        """Return the blocks."""
         markable = [True] * len(self.ids)
         for block in self.unmarkable:
             markable[block] = False
@@ -263,7 +266,6 @@ class BlockChain:
 
 
 def read_messages(chain: BlockChain, body: dict[str, Any]) -> BodyBlocks:
-    """Return the blocks of a request to Anthropic."""
     chain.tools(body.get("tools"))
     chain.settings(body, ("output_format", "output_config", "speed"))
     if (system := body.get("system")) is not None:
@@ -276,7 +278,6 @@ def read_messages(chain: BlockChain, body: dict[str, Any]) -> BodyBlocks:
 
 
 def read_chat(chain: BlockChain, body: dict[str, Any]) -> BodyBlocks:
-    """Return the blocks of a request to OpenAI's chat completions."""
     chain.settings(body, ("response_format", "reasoning_effort", "verbosity", "web_search_options", "functions"))
     chain.tools(body.get("tools"))
     messages = checked_list(body["messages"])
@@ -285,7 +286,6 @@ def read_chat(chain: BlockChain, body: dict[str, Any]) -> BodyBlocks:
 
 
 def read_responses(chain: BlockChain, body: dict[str, Any]) -> BodyBlocks:
-    """Return the blocks of a request to OpenAI's responses."""
     chain.settings(body, ("text", "reasoning", "previous_response_id", "prompt"))
     chain.tools(body.get("tools"))
     if (instructions := body.get("instructions")) is not None:

@@ -5,10 +5,25 @@ from __future__ import annotations
 import argparse
 import json
 import textwrap
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from knapcache.cli import options, trace_options
 from knapcache.cli.output import print_table, print_text, progress_bar
+from knapcache.features.prefix.lab.read import FORMATS, PrefixTrace, read_prefix_trace
+from knapcache.features.prefix.lab.replay import (
+    LEARNED,
+    RuleBill,
+    check_rules,
+    default_rules,
+    replay_rules,
+    tariff_of,
+)
+from knapcache.features.prefix.tariff import TARIFFS, Tariff
+from knapcache.lab.figures import as_png, new_figure
+from knapcache.lab.files import OutputFile
+from knapcache.units import counted
 
 DESCRIPTION = """Replay a trace of prefixes with rules that place marks for a provider's prompt cache, and report what
 the input would have cost by each rule. The prices and rules of the cache are those of a tariff.
@@ -30,13 +45,11 @@ EXAMPLES = r"""examples:
 
 """
 DEFAULT_TARIFF = "anthropic"
+COLOURS = {"none": "#999999", "last": "#56B4E9", "system2": "#E69F00", LEARNED: "#C1121F"}
+"""By family of rules."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    from knapcache.features.prefix.lab.read import FORMATS
-    from knapcache.features.prefix.lab.replay import default_rules
-    from knapcache.features.prefix.tariff import TARIFFS
-
     formats = "\n".join(textwrap.fill(f"  {n:9} {text}", 78, subsequent_indent=12 * " ") for n, text in FORMATS.items())
     parser.description = DESCRIPTION
     parser.epilog = f"{EXAMPLES}trace formats (detected from the content):\n{formats}"
@@ -67,18 +80,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> None:
-    from knapcache.features.prefix.lab import report
-    from knapcache.features.prefix.lab.read import read_prefix_trace
-    from knapcache.features.prefix.lab.replay import check_rules, default_rules, replay_rules, tariff_of
-    from knapcache.lab import figures
-    from knapcache.lab.files import OutputFile
-
     # Everything that can be rejected is rejected before the trace is read.
     tariff = tariff_of(args.tariff)
     rules = trace_options.split_list(args.rules) if args.rules is not None else default_rules(tariff)
     check_rules(rules, tariff)
     if args.plot is not None:
-        figures.new_figure()  # raises MissingExtra
+        new_figure()  # raises MissingExtra
     plot = OutputFile(Path(args.plot)) if args.plot is not None else None
     out = OutputFile(Path(args.json)) if args.json not in (None, "-") else None
     name = trace_options.trace_name(args.trace)
@@ -98,11 +105,11 @@ def execute(args: argparse.Namespace) -> None:
             upgrades=not args.no_upgrade,
             progress=lambda done, _: bar.update(replay, completed=done),
         )
-    rows = report.rows(bills)
+    rows = [asdict(bill) for bill in bills]
     text = json.dumps(rows, indent=1, allow_nan=False) + "\n"
     paths = []
     if plot:
-        plot.write(report.figure_png(bills, name))
+        plot.write(figure_png(bills, name))
         paths.append(plot.path)
     if args.json == "-":
         print(text, end="")
@@ -110,7 +117,36 @@ def execute(args: argparse.Namespace) -> None:
     if out:
         out.write(text)
         paths.append(out.path)
-    print_text(report.facts(trace, tariff, upgrades=not args.no_upgrade))
+    print_text(facts(trace, tariff, upgrades=not args.no_upgrade))
     print_table(rows)
     for path in paths:
         print(path)
+
+
+def facts(trace: PrefixTrace, tariff: Tariff, *, upgrades: bool) -> str:
+    """Return a sentence about the trace and the provider."""
+    count, tokens = len(trace.requests), trace.input_tokens
+    hours = (trace.requests[-1].time - trace.requests[0].time) / 3600.0
+    text = (
+        f"{counted(count, 'request')} in {hours:,.1f} hours with {counted(tokens, 'input token')}. Tariff {tariff.name}"
+    )
+    if tariff.long > tariff.short:
+        text += ", which honours" if upgrades else ", which does not honour"
+        text += " upgrades to the long time to live"
+    return text + ". Bills are in plain input tokens."
+
+
+def figure_png(bills: Sequence[RuleBill], title: str) -> bytes:
+    figure, (axes,) = new_figure(height=0.9 + 0.38 * len(bills))
+    names = [bill.rule for bill in bills]
+    ratios = [bill.ratio for bill in bills]
+    colours = [COLOURS.get(name.partition("-")[0], COLOURS[LEARNED]) for name in names]
+    bars = axes.barh(names, ratios, color=colours)
+    axes.bar_label(bars, [f"{ratio:.3f}" for ratio in ratios], padding=3, fontsize=9)
+    axes.axvline(1.0, color="#444444", linewidth=0.8, linestyle=":")
+    axes.set_xlim(0.0, 1.12 * max(1.0, *ratios))
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
+    axes.set_xlabel("bill ÷ bill without marks")
+    axes.set_title(title)
+    return as_png(figure)

@@ -1,13 +1,23 @@
-"""Follows conversations: which request continues which, and how soon."""
+"""Follows conversations: which request continues which, and how soon.
+
+For each class of requests, hazards by age: of the requests that had not been continued at the start of an age bucket,
+the share that was continued within it (Kaplan-Meier). A request that has not been continued yet counts in the buckets
+it has survived, and in no later one, so a running conversation is not taken for one that has ended.
+
+Classes form a chain from the general to the special. The hazard of each is drawn towards that of the one before, as if
+that had been seen WEIGHT times.
+"""
 
 from __future__ import annotations
 
 import bisect
+import heapq
+from collections import defaultdict
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from knapcache.features.prefix.request import PrefixRequest
-from knapcache.features.prefix.returns import ReturnCurve, ReturnTimes
 
 TURNS = (1, 3, 10)
 GAPS = (0.0, 30.0, 120.0, 300.0, 1200.0)
@@ -15,6 +25,100 @@ SIZES = (500, 2000, 8000, 32_000)
 """Bounds of the classes of requests: by number of turns, seconds since the last turn, and new tokens."""
 MAX_TURNS = 100_000
 """Requests that are remembered. The oldest are dropped."""
+EDGES = (15.0, 60.0, 150.0, 300.0, 600.0, 1200.0, 2400.0, 3600.0, 14_400.0, 86_400.0)
+"""Ends of the age buckets, in seconds."""
+WEIGHT = 50.0
+FIRST_HAZARD = 0.03
+"""Hazard of every bucket before anything was seen."""
+NOTHING = (0.0,) * len(EDGES)
+MAX_OPEN = 100_000
+"""Requests whose continuation is waited for. The oldest are dropped."""
+
+
+class ReturnCurve:
+    """The probability that a request is continued within some time."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Sequence[float]) -> None:
+        self._values = values
+
+    def within(self, seconds: float) -> float:
+        """Return the probability, linear between the ends of buckets."""
+        if seconds <= 0.0:
+            return 0.0
+        k = bisect.bisect_left(EDGES, seconds)
+        if k >= len(EDGES):
+            return self._values[-1]
+        start, before = (EDGES[k - 1], self._values[k - 1]) if k else (0.0, 0.0)
+        return before + (self._values[k] - before) * (seconds - start) / (EDGES[k] - start)
+
+    @property
+    def ever(self) -> float:
+        return self._values[-1]
+
+
+class ReturnTimes:
+    """Counts by class and age bucket. Times increase, but for requests that are reported late."""
+
+    def __init__(self) -> None:
+        self._returned: dict[Hashable, list[float]] = defaultdict(lambda: [0.0] * len(EDGES))
+        self._survived: dict[Hashable, list[float]] = defaultdict(lambda: [0.0] * len(EDGES))
+        self._open: dict[Hashable, tuple[float, Sequence[Hashable]]] = {}
+        self._ends: list[tuple[float, int, Hashable, int]] = []  # end of a bucket, serial, request, bucket
+        self._serial = 0
+
+    def begin(self, request: Hashable, classes: Sequence[Hashable], now: float) -> None:
+        """Wait for the continuation of a request."""
+        if len(self._open) >= MAX_OPEN:
+            del self._open[next(iter(self._open))]
+        self._open[request] = now, classes
+        self._push(now + EDGES[0], request, 0)
+
+    def end(self, request: Hashable, now: float) -> None:
+        """Count the continuation of a request."""
+        found = self._open.pop(request, None)
+        if found is not None:
+            began, classes = found
+            bucket = bisect.bisect_left(EDGES, now - began)
+            if bucket < len(EDGES):
+                for each in classes:
+                    self._returned[each][bucket] += 1.0
+
+    def advance(self, now: float) -> None:
+        """Count the buckets that requests have survived by now."""
+        while self._ends and self._ends[0][0] < now:
+            _, _, request, bucket = heapq.heappop(self._ends)
+            found = self._open.get(request)
+            if found is None:
+                continue
+            began, classes = found
+            for each in classes:
+                self._survived[each][bucket] += 1.0
+            if bucket + 1 < len(EDGES):
+                self._push(began + EDGES[bucket + 1], request, bucket + 1)
+            else:
+                del self._open[request]
+
+    def curve(self, classes: Sequence[Hashable]) -> ReturnCurve:
+        """Return the curve of the last class."""
+        hazards = [FIRST_HAZARD] * len(EDGES)
+        for each in classes:
+            returned, survived = self._returned.get(each), self._survived.get(each)
+            if returned is not None or survived is not None:
+                hazards = [
+                    (r + WEIGHT * hazard) / (r + s + WEIGHT)
+                    for r, s, hazard in zip(returned or NOTHING, survived or NOTHING, hazards, strict=True)
+                ]
+        survival, values = 1.0, []
+        for hazard in hazards:
+            survival *= 1.0 - hazard
+            values.append(1.0 - survival)
+        return ReturnCurve(values)
+
+    def _push(self, at: float, request: Hashable, bucket: int) -> None:
+        self._serial += 1
+        heapq.heappush(self._ends, (at, self._serial, request, bucket))
 
 
 class Turn(NamedTuple):
@@ -25,46 +129,36 @@ class Turn(NamedTuple):
     """How many requests it continues, one after the other."""
 
 
+@dataclass(slots=True)
 class Continuation:
     """The request that a request continues, and its own return curves, which are computed when they are needed."""
 
-    __slots__ = ("_curve", "_system_curve", "_times", "at", "classes", "number", "parent", "system_classes")
-
-    def __init__(
-        self,
-        times: ReturnTimes,
-        parent: Hashable | None,
-        at: int,
-        number: int,
-        classes: Sequence[Hashable],
-        system_classes: Sequence[Hashable],
-    ) -> None:
-        self._times = times
-        self._curve: ReturnCurve | None = None
-        self._system_curve: ReturnCurve | None = None
-        self.parent = parent
-        """Id of the position at which the continued request ended; None: it continues none that is known."""
-        self.at = at
-        """Index of that position in the request; -1: none."""
-        self.number = number
-        """How many requests it continues, one after the other."""
-        self.classes = classes
-        """Classes for return times, from the general to the special."""
-        self.system_classes = system_classes
-        """Those of its system prompt; empty: the request begins no conversation, or has no system prompt."""
+    times: ReturnTimes
+    parent: Hashable | None
+    """Id of the position at which the continued request ended; None: it continues none that is known."""
+    at: int
+    """Index of that position in the request; -1: none."""
+    number: int
+    """How many requests it continues, one after the other."""
+    classes: Sequence[Hashable]
+    """Classes for return times, from the general to the special."""
+    system_classes: Sequence[Hashable]
+    """Those of its system prompt; empty: the request begins no conversation, or has no system prompt."""
+    _curve: ReturnCurve | None = None
+    _system_curve: ReturnCurve | None = None
 
     @property
     def returns(self) -> ReturnCurve:
         """How soon the request is continued."""
         if self._curve is None:
-            self._curve = self._times.curve(self.classes)
+            self._curve = self.times.curve(self.classes)
         return self._curve
 
     @property
     def system(self) -> ReturnCurve | None:
         """How soon another conversation begins with the same system prompt; None: this request begins none."""
         if self._system_curve is None and self.system_classes:
-            self._system_curve = self._times.curve(self.system_classes)
+            self._system_curve = self.times.curve(self.system_classes)
         return self._system_curve
 
 
@@ -94,7 +188,6 @@ class Conversations:
         return Continuation(self._returns, parent, at, number, classes_of(request.kind, number, gap, new), system)
 
     def count(self, request: PrefixRequest, continues: Continuation) -> None:
-        """Count a request."""
         returns, now, end = self._returns, request.time, request.end
         returns.advance(now)
         if continues.parent is not None:
@@ -109,7 +202,6 @@ class Conversations:
             returns.begin(("system", prompt), continues.system_classes, now)
 
     def observe(self, request: PrefixRequest) -> Continuation:
-        """Count a request, and return what it continues."""
         continues = self.find(request)
         self.count(request, continues)
         return continues

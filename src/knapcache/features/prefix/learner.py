@@ -64,11 +64,9 @@ class PrefixLearner:
 
     @property
     def leader(self) -> str:
-        """The rule that leads."""
         return self._tournament.leader
 
     def place(self, request: PrefixRequest) -> Placement:
-        """Choose the marks of a request."""
         continues = self._conversations.find(request)
         rule = self._tournament.leader
         marks = self._tournament.rules[rule](self.tariff, request, continues, self._cache)

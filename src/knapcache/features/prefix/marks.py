@@ -163,7 +163,6 @@ def marked(value: Any, shape: str, path: Path, ttl: float) -> Any:
 
 
 def cache_control(ttl: float) -> dict[str, str]:
-    """Return the value of `cache_control`."""
     return {"type": "ephemeral", "ttl": "1h"} if ttl == LONG_TTL else {"type": "ephemeral"}
 
 

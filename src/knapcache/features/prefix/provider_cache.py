@@ -41,7 +41,6 @@ class CachedPrefix:
         return self.expires > now and (self.base is None or self.base.expires > now)
 
     def refresh(self, now: float) -> None:
-        """Start the time to live again."""
         self.expires = max(self.expires, now + self.ttl)
         if self.base is not None:
             self.base.refresh(now)
@@ -65,7 +64,6 @@ class PrefixBill(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """All input tokens."""
         return self.read + self.short_written + self.long_written + self.plain
 
     def cost(self, tariff: Tariff) -> float:

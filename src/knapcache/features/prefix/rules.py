@@ -22,10 +22,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from knapcache.features.prefix.conversations import Continuation
+from knapcache.features.prefix.conversations import Continuation, ReturnCurve
 from knapcache.features.prefix.provider_cache import CachedPrefix, Mark, PrefixCache
 from knapcache.features.prefix.request import PrefixRequest
-from knapcache.features.prefix.returns import ReturnCurve
 from knapcache.features.prefix.tariff import Tariff
 
 Rule = Callable[[Tariff, PrefixRequest, Continuation, PrefixCache], list[Mark]]
@@ -35,7 +34,6 @@ LEARNED, LEARNED_SHORT, LEARNED_CERTAIN = "learned-alone", "learned-short", "lea
 
 
 def none(_tariff: Tariff, _request: PrefixRequest, _continues: Continuation, _cache: PrefixCache) -> list[Mark]:
-    """Place no mark."""
     return []
 
 

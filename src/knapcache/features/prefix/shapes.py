@@ -1,8 +1,11 @@
-"""Shapes of request bodies: how each provider writes content blocks and marks."""
+"""Shapes of request bodies: how each provider writes content blocks, marks and media."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Hashable
+from typing import Any, NamedTuple
+
+import orjson
 
 from knapcache.keys.cache_marks import MARK_FIELDS
 from knapcache.model import Endpoint
@@ -11,6 +14,15 @@ SHORT_TTL, OPENAI_TTL, LONG_TTL = 300.0, 1800.0, 3600.0
 """Seconds that a provider caches a prefix: Anthropic's 5m, OpenAI's 30m, Anthropic's 1h."""
 TOOL_OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
 """Items of OpenAI responses that are results of tools, as a text or as content parts."""
+MEDIA_SIZE = 6400
+"""Bytes that an image, a document or a sound counts: about 1,600 tokens. Its base64 says nothing about its tokens."""
+SAMPLE = 4096
+"""Characters at the start, in the middle and at the end of encoded media that are hashed."""
+
+MEDIA = frozenset({
+    "image", "document", "image_url", "input_audio", "file", "input_image", "input_file", "computer_call_output",
+})  # fmt: skip
+IMAGES = frozenset({"image", "image_url", "input_image"})
 
 
 class BodyShape(NamedTuple):
@@ -52,3 +64,18 @@ SHAPES: dict[str, BodyShape] = {
     ),
 }  # fmt: skip
 """The shapes that are understood, by endpoint. The block types are those of the providers' SDKs."""
+
+
+def sample(value: Any) -> Hashable:
+    """Return a value that is hashed quickly, and is equal for equal media.
+
+    Of long strings three parts are taken. Two images that differ nowhere there have nearly always different lengths.
+    """
+    if type(value) is str:
+        if len(value) <= 3 * SAMPLE:
+            return value
+        middle = len(value) // 2
+        return len(value), value[:SAMPLE], value[middle : middle + SAMPLE], value[-SAMPLE:]
+    if type(value) is dict:
+        return tuple((name, sample(inner)) for name, inner in value.items())
+    return tuple(map(sample, value)) if type(value) is list else orjson.dumps(value)

@@ -20,15 +20,16 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
 
 from knapcache.features.prefix.blocks import SYSTEM_ROLES, BodyBlocks, read_blocks
 from knapcache.features.prefix.event import PrefixEvent
 from knapcache.features.prefix.learner import Placement, PrefixLearner
-from knapcache.features.prefix.lengths import PrefixLengths
 from knapcache.features.prefix.marks import with_cache_key, with_marks, with_ttl
 from knapcache.features.prefix.provider_cache import Mark, PrefixBill
-from knapcache.features.prefix.request import PrefixRequest
+from knapcache.features.prefix.request import PrefixLengths
+from knapcache.features.prefix.settings import PrefixMode
 from knapcache.features.prefix.tariff import ANTHROPIC, OPENAI_BREAKPOINTS, Tariff
 from knapcache.keys.parse import SHORT
 from knapcache.model import Endpoint
@@ -36,12 +37,8 @@ from knapcache.price.input_tokens import InputTokens
 from knapcache.threads import DeadlinePool
 from knapcache.wire.json_util import to_json
 
-if TYPE_CHECKING:
-    pass
-
 log = logging.getLogger("knapcache.serve")
 
-PrefixMode = Literal["off", "observe", "on", "manage"]
 PrefixProvider = Literal["anthropic", "openai"]
 
 BREAKPOINT_MODELS = re.compile(r"gpt-(5\.[6-9]|5\.\d\d|[6-9]|\d\d)")
@@ -62,9 +59,9 @@ class PrefixCall(NamedTuple):
     shape: Endpoint
     blocks: BodyBlocks
     model: str
-    learner: PrefixLearner | None
+    learner: PrefixLearner | None = None
     """None: the provider caches without marks."""
-    placement: Placement | None
+    placement: Placement | None = None
     """None: the request has no block that can be marked."""
     changed: Mapping[str, Any] | None = None
     """The body to send; None: as it came."""
@@ -73,7 +70,7 @@ class PrefixCall(NamedTuple):
 
 
 class PrefixTier:
-    """Marks the requests to one upstream. All methods but `read` run on the event loop's thread."""
+    """Marks the requests to one upstream. All methods run on the event loop's thread."""
 
     def __init__(
         self,
@@ -84,7 +81,7 @@ class PrefixTier:
         *,
         input_price: Callable[[Endpoint, str, int], float | None],
     ) -> None:
-        self._upstream, self._provider, self.mode, self._secret = upstream, provider, mode, secret
+        self.upstream, self._provider, self.mode, self._secret = upstream, provider, mode, secret
         self._input_price = input_price
         """Dollars of a plain input token, by endpoint, model and number of input tokens."""
         self.clock: Callable[[], float] = time.time
@@ -101,13 +98,6 @@ class PrefixTier:
         found.mode = mode
         return found
 
-    def read(self, shape: Endpoint, body: dict[str, Any], model: str, account: str) -> BodyBlocks | None:
-        """Return the blocks of a request; None if it has none.
-
-        account: the credential with which it is sent
-        """
-        return read_blocks(shape, body, (self._upstream, model, account))
-
     def place(
         self, shape: Endpoint, body: dict[str, Any], model: str, blocks: BodyBlocks, started: float | None = None
     ) -> PrefixCall:
@@ -116,38 +106,35 @@ class PrefixTier:
         changes = self.mode != "observe" and model not in self._refused
         if tariff is None:
             changed = self._with_key(shape, body, blocks) if changes else body
-            return PrefixCall(shape, blocks, model, None, None, None if changed is body else changed)
+            return PrefixCall(shape, blocks, model, changed=None if changed is body else changed)
         learner = self._learners.get(tariff.name)
         if learner is None:
             learner = self._learners[tariff.name] = PrefixLearner(tariff)
         end = blocks.marks[-1][0] if blocks.marks else last_markable(blocks, len(blocks.ids))
         if end < 0:
-            return PrefixCall(shape, blocks, model, learner, None)
-        placement = learner.place(
-            self._request(blocks, end, model, tariff, self.clock() if started is None else started)
-        )
+            return PrefixCall(shape, blocks, model, learner)
+        now, system = self.clock() if started is None else started, last_markable(blocks, blocks.system)
+        placement = learner.place(self._lengths.request(blocks, end, system, model, tariff.minimum_of(model), now))
+        call = PrefixCall(shape, blocks, model, learner, placement)
         if blocks.managed:
-            return self._keep_marks(body, PrefixCall(shape, blocks, model, learner, placement, as_placed=True))
+            return self._keep_marks(body, call, learner, placement)
         if not changes:
-            return PrefixCall(shape, blocks, model, learner, placement)
-        positions = placement.request.positions
+            return call
+        positions, changed = placement.request.positions, body
         marks = [(positions[mark.at].block, mark.ttl) for mark in placement.marks]
-        changed = body
         if marks or tariff.reads_at_marks:  # without marks, OpenAI would place one
             try:
                 changed = with_marks(shape, changed, marks, len(blocks.ids))
             except ValueError as error:  # cannot happen, and must not cost the caller an answer
                 log.error("Request sent without marks for prompt caching: %s", error)
-                return PrefixCall(shape, blocks, model, learner, placement)
+                return call
         changed = self._with_key(shape, changed, blocks)
-        sent = None if changed is body else changed
-        return PrefixCall(shape, blocks, model, learner, placement, sent, as_placed=True)
+        return call._replace(changed=None if changed is body else changed, as_placed=True)
 
-    def _keep_marks(self, body: dict[str, Any], call: PrefixCall) -> PrefixCall:
+    def _keep_marks(
+        self, body: dict[str, Any], call: PrefixCall, learner: PrefixLearner, placement: Placement
+    ) -> PrefixCall:
         """Return a call with the caller's own marks. In the mode manage they may get another time to live."""
-        learner, placement = call.learner, call.placement
-        assert learner is not None
-        assert placement is not None
         places = {position.block: at for at, position in enumerate(placement.request.positions)}
         own = [Mark(places[block], ttl) for block, ttl in call.blocks.marks]
         ttl = max((mark.ttl for mark in placement.marks), default=0.0)
@@ -156,7 +143,7 @@ class PrefixTier:
         if changes and ttl and any(mark.ttl != ttl for mark in own):
             own = [mark._replace(ttl=ttl) for mark in own]
             changed = with_ttl(call.shape, body, ttl)
-        return call._replace(placement=learner.with_marks(placement, own), changed=changed)
+        return call._replace(placement=learner.with_marks(placement, own), changed=changed, as_placed=True)
 
     def report(self, call: PrefixCall, counted: InputTokens | None) -> PrefixEvent:
         """Count an answer. counted: its input tokens, as the provider has reported them; None: unknown."""
@@ -207,7 +194,7 @@ class PrefixTier:
             self._refused.add(model)
             log.warning(
                 "Upstream %s refuses marks for prompt caching with the model %.100r. Its requests are sent without.",
-                self._upstream,
+                self.upstream,
                 model,
             )
 
@@ -215,19 +202,6 @@ class PrefixTier:
         if self._provider == "anthropic":
             return ANTHROPIC
         return OPENAI_BREAKPOINTS if BREAKPOINT_MODELS.search(model) else None
-
-    def _request(self, blocks: BodyBlocks, end: int, model: str, tariff: Tariff, time: float) -> PrefixRequest:
-        return self._lengths.request(
-            blocks.ids,
-            blocks.sizes,
-            end=end,
-            system=last_markable(blocks, blocks.system),
-            marked=[block for block, _ in blocks.marks],
-            model=model,
-            kind=blocks.kind,
-            minimum=tariff.minimum_of(model),
-            time=time,
-        )
 
     def _with_key(self, shape: Endpoint, body: dict[str, Any], blocks: BodyBlocks) -> dict[str, Any]:
         """Return a body with a `prompt_cache_key` that requests with equal tools and system prompt share.
@@ -249,31 +223,24 @@ class PrefixTier:
         return with_cache_key(body, found)
 
 
+@dataclass(eq=False)
 class PrefixMarker:
-    """Marks one request, when it is sent: the `marker` of its exchange.
+    """Marks one request, when it is sent: the `marker` of its exchange."""
 
-    shape, body   as for `PrefixTier.read`
-    size          bytes of the body as it came; a long one is read in `pool`
-    """
-
-    def __init__(
-        self,
-        tier: PrefixTier,
-        shape: Endpoint,
-        body: dict[str, Any],
-        size: int,
-        *,
-        model: str,
-        account: str,
-        pool: DeadlinePool,
-    ) -> None:
-        self._tier, self._shape, self._body, self._size = tier, shape, body, size
-        self._model, self._account, self._pool = model, account, pool
-        self._call: PrefixCall | None = None
-        self._observed: float | None = None
-        """When the request was sent, in the mode observe."""
-        self._blocks: list[BodyBlocks | None] = []
-        """The blocks of a long request in that mode, when they were read."""
+    tier: PrefixTier
+    shape: Endpoint
+    body: dict[str, Any]
+    size: int
+    """Bytes of the body as it came; a long one is read in `pool`."""
+    model: str
+    account: str
+    """The credential with which it is sent."""
+    pool: DeadlinePool
+    call: PrefixCall | None = None
+    observed: float | None = None
+    """When the request was sent, in the mode observe."""
+    blocks: list[BodyBlocks | None] = field(default_factory=list)
+    """The blocks of a long request in that mode, when they were read."""
 
     async def mark(self) -> Mapping[str, Any] | None:
         """Return the marked body, or None: the body is sent as it came.
@@ -281,52 +248,52 @@ class PrefixMarker:
         In the mode observe nothing is changed, so the request does not wait: blocks are read while the provider works,
         or with the report.
         """
-        if self._tier.mode == "observe":
-            self._observed = self._tier.clock()
-            if self._size > SHORT:
-                self._pool.submit(lambda: self._blocks.append(self._read()))
+        if self.tier.mode == "observe":
+            self.observed = self.tier.clock()
+            if self.size > SHORT:
+                self.pool.submit(lambda: self.blocks.append(self._read()))
             return None
-        blocks = self._read() if self._size <= SHORT else await self._pool.call(self._read)
+        blocks = self._read() if self.size <= SHORT else await self.pool.call(self._read)
         if blocks is None:
             return None
-        self._call = self._tier.place(self._shape, self._body, self._model, blocks)
-        return self._call.changed
+        self.call = self.tier.place(self.shape, self.body, self.model, blocks)
+        return self.call.changed
 
     def _read(self) -> BodyBlocks | None:
-        return self._tier.read(self._shape, self._body, self._model, self._account)
+        return read_blocks(self.shape, self.body, (self.tier.upstream, self.model, self.account))
 
     def _observe(self, sent: float) -> PrefixCall | None:
         """Return the call of a request that was sent as it came."""
-        if self._blocks:
-            blocks = self._blocks.pop()
+        if self.blocks:
+            blocks = self.blocks.pop()
         else:  # a short request, or one that was answered faster than it was read
-            blocks = self._read() if self._size <= MAX_READ else None
-        return None if blocks is None else self._tier.place(self._shape, self._body, self._model, blocks, sent)
+            blocks = self._read() if self.size <= MAX_READ else None
+        return None if blocks is None else self.tier.place(self.shape, self.body, self.model, blocks, sent)
 
     @property
     def refusable(self) -> bool:
         """Whether the upstream has not yet accepted a marked body for this model."""
-        return self._tier.refusable(self._model)
+        return self.tier.refusable(self.model)
 
     def answered(self, status: int, *, marked: bool) -> None:
         """Take note of the status with which the upstream has answered a body with or without marks."""
         if status != 200:
             return
         if marked:
-            self._tier.accept(self._model)
+            self.tier.accept(self.model)
         else:
-            self._tier.refuse(self._model)
-            self._call = None
+            self.tier.refuse(self.model)
+            self.call = None
 
     def report(self, counted: InputTokens | None) -> PrefixEvent | None:
         """Count the answer, once. Return what is recorded of it; None: the request was not sent."""
-        call, self._call = self._call, None
-        if self._observed is not None:
-            sent, self._observed = self._observed, None
+        call, self.call = self.call, None
+        if self.observed is not None:
+            sent, self.observed = self.observed, None
             call = self._observe(sent)
         if call is None:
-            return None if counted is None else reported_event(self._tier.mode, counted)
-        return self._tier.report(call, counted)
+            return None if counted is None else reported_event(self.tier.mode, counted)
+        return self.tier.report(call, counted)
 
 
 def leading_messages(body: Mapping[str, Any]) -> list[Any]:

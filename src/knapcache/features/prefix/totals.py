@@ -12,14 +12,17 @@ Bills are kept apart by what the tier did with a request, because they answer di
 Only requests with a reported usage have bills, and only those of known price have dollars; both are counted. Nothing is
 estimated. A predicted read is compared with the reported one only if the request was sent with marks.
 
-Sums only grow. They are added over restarts (history_file.py) and over proxies (merged.py).
+Sums only grow. They are added over restarts (history_file.py) and over proxies (merged.py). `collect_prefix` makes
+metrics of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
+
+from prometheus_client.core import CounterMetricFamily, Metric
 
 from knapcache.errors import InvalidInput
 from knapcache.features.prefix.event import PrefixEvent
@@ -27,8 +30,6 @@ from knapcache.proxy.events.events import Event
 from knapcache.proxy.events.feature_sums import FeatureTotals, read_amount, read_count, read_names
 from knapcache.proxy.events.labels import MAX_LABELS, LabelLimiter
 
-PAID = "paid"
-"""In place of a rule: what was paid, by the provider's report."""
 Group = Literal["observed", "placed", "own"]
 GROUPS: tuple[Group, ...] = ("observed", "placed", "own")
 MAX_RULES = 32
@@ -71,7 +72,6 @@ class RuleBills:
     usd: dict[str, float] = field(default_factory=dict)
 
     def count(self, bills: Mapping[str, float], usd_per_token: float | None) -> None:
-        """Add one request."""
         self.requests += 1
         self.priced += usd_per_token is not None
         for rule, tokens in bills.items():
@@ -81,7 +81,6 @@ class RuleBills:
                     self.usd[rule] = self.usd.get(rule, 0.0) + tokens * usd_per_token
 
     def add(self, other: RuleBills) -> None:
-        """Add all requests of other bills."""
         self.requests += other.requests
         self.priced += other.priced
         for mine, more in ((self.tokens, other.tokens), (self.usd, other.usd)):
@@ -116,7 +115,6 @@ class TariffTotals:
     """Bills by what the tier did."""
 
     def count(self, time: float, prefix: PrefixEvent) -> None:
-        """Add one request."""
         self.requests += 1
         self.marked += prefix.marked
         self.own_marks += prefix.own_marks
@@ -134,7 +132,6 @@ class TariffTotals:
             group.count(prefix.bills, prefix.usd_per_token)
 
     def add(self, other: TariffTotals) -> None:
-        """Add all requests of other totals."""
         if other.latest >= self.latest:
             self.latest, self.rule, self.mode = other.latest, other.rule, other.mode
         for name in TARIFF_NUMBERS:
@@ -153,7 +150,6 @@ class PrefixTotals(FeatureTotals):
     tariffs: dict[str, TariffTotals] = field(default_factory=dict)
 
     def count(self, event: Event) -> None:
-        """Add a request, if it went upstream."""
         prefix = event.parts.get("prefix")
         if prefix is None:
             return
@@ -177,7 +173,6 @@ class PrefixTotals(FeatureTotals):
         return found
 
     def add(self, other: PrefixTotals) -> None:
-        """Add all requests of other totals."""
         if not other:
             return
         self.since = min(self.since or other.since, other.since)
@@ -190,11 +185,9 @@ class PrefixTotals(FeatureTotals):
                 self.tariffs.setdefault(name, TariffTotals()).add(tariff)
 
     def __bool__(self) -> bool:
-        """Whether there was a request."""
         return bool(self.upstreams)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the sums for the history file."""
         return {
             "since": self.since,
             "upstreams": {name: [getattr(one, n) for n in UPSTREAM_NUMBERS] for name, one in self.upstreams.items()},
@@ -241,22 +234,21 @@ def group_of(prefix: PrefixEvent) -> Group:
 # Readers of the file's values. They raise ValueError, TypeError or LookupError for others.
 
 
+def read_numbers(names: Sequence[str], values: Any) -> dict[str, int]:
+    return {name: read_count(number) for name, number in zip(names, values, strict=True)}
+
+
 def read_upstream(value: Any) -> UpstreamTokens:
-    found = UpstreamTokens()
-    for name, number in zip(UPSTREAM_NUMBERS, value, strict=True):
-        setattr(found, name, read_count(number))
-    return found
+    return UpstreamTokens(**read_numbers(UPSTREAM_NUMBERS, value))
 
 
 def read_tariff(value: Any) -> TariffTotals:
     latest, rule, mode = value["newest"]
-    found = TariffTotals(latest=read_amount(latest), rule=text(rule), mode=text(mode))
-    for name, number in zip(TARIFF_NUMBERS, value["numbers"], strict=True):
-        setattr(found, name, read_count(number))
-    found.groups = read_names(value["groups"], len(GROUPS), read_bills)
-    if not set(found.groups) <= set(GROUPS):
+    groups = read_names(value["groups"], len(GROUPS), read_bills)
+    if not set(groups) <= set(GROUPS):
         raise ValueError(f"groups must be of {', '.join(GROUPS)}")
-    return found
+    numbers: dict[str, Any] = read_numbers(TARIFF_NUMBERS, value["numbers"])
+    return TariffTotals(**numbers, latest=read_amount(latest), rule=text(rule), mode=text(mode), groups=groups)
 
 
 def read_bills(value: Any) -> RuleBills:
@@ -273,3 +265,44 @@ def text(value: Any) -> str:
     if not isinstance(value, str) or len(value) > MAX_NAME:
         raise ValueError(f"a text of at most {MAX_NAME} characters is needed")
     return value
+
+
+def collect_prefix(totals: PrefixTotals) -> Iterator[Metric]:
+    """Yield all families, in an order that does not depend on the traffic."""
+
+    def counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
+        return CounterMetricFamily(f"knapcache_prefix_{name}", text, labels=labels)
+
+    text = "Input tokens as upstreams reported them: read from their prompt cache, written to it, or plain."
+    tokens = counter("tokens", text, "upstream", "kind")
+    text = "Requests that went upstream, by whether the upstream reported their input tokens."
+    requests = counter("requests", text, "upstream", "usage")
+    for name, found in list(totals.upstreams.items()):
+        for kind in ("read", "short_written", "long_written", "plain"):
+            tokens.add_metric([name, kind], getattr(found, kind))
+        requests.add_metric([name, "reported"], found.requests - found.unknown)
+        requests.add_metric([name, "unknown"], found.unknown)
+    yield from (tokens, requests)
+    tariffs = list(totals.tariffs.items())
+    for number, metric, text in (
+        ("requests", "decisions", "Requests for which the prefix tier computed what its rules would pay."),
+        ("marked", "marked", "Requests on which the prefix tier placed marks, or changed them."),
+        ("own_marks", "own_marks", "Requests that came with marks."),
+        ("below", "below_minimum", "Requests that are too short for the provider's prompt cache."),
+        ("predicted", "predicted_tokens", "Tokens of marked requests that were expected to be read."),
+        ("reported", "reported_tokens", "Tokens of the same requests that were read, as reported."),
+    ):
+        family = counter(metric, text, "tariff")
+        for name, tariff in tariffs:
+            family.add_metric([name], getattr(tariff, number))
+        yield family
+    labels = ("tariff", "requests", "rule")
+    text = "What each rule would have paid for the input, in tokens at the plain price; rule paid: what was paid."
+    in_tokens = counter("bill_tokens", text, *labels)
+    in_usd = counter("bill_usd", "The same in US dollars. Only requests of known price.", *labels)
+    for name, tariff in tariffs:
+        for group, paid in list(tariff.groups.items()):
+            for family, amounts in ((in_tokens, paid.tokens), (in_usd, paid.usd)):
+                for rule, amount in list(amounts.items()):
+                    family.add_metric([name, group, rule], amount)
+    yield from (in_tokens, in_usd)

@@ -17,10 +17,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Hashable, Sequence
 
-from knapcache.features.prefix.conversations import Continuation
+from knapcache.features.prefix.conversations import Continuation, ReturnCurve
 from knapcache.features.prefix.provider_cache import MAX_ENTRIES, CachedPrefix, PrefixCache
 from knapcache.features.prefix.request import PrefixRequest
-from knapcache.features.prefix.returns import ReturnCurve
 from knapcache.features.prefix.rules import LEARNED, LEARNED_CERTAIN, Rule, fixed_rules, learned_rules
 from knapcache.features.prefix.tariff import Tariff
 

@@ -1,7 +1,7 @@
 """The semantic tier in the admin API: its state, its recent matches, and feedback on one of them.
 
-Live state comes from the tier in this process (`SemanticControl`), sums from the history, matches from the recent
-events of all processes of this proxy.
+Live state comes from the tier in this process, sums from the history, matches from the recent events of all processes
+of this proxy.
 """
 
 from __future__ import annotations
@@ -10,18 +10,30 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 from difflib import SequenceMatcher
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
 
 from knapcache.errors import InvalidInput
-from knapcache.features.semantic import models as models
 from knapcache.features.semantic.certificate import ALPHA, LEVELS
-from knapcache.features.semantic.control import SemanticControl
-from knapcache.features.semantic.event import MATCH_KINDS, SemanticEvent, VerdictEvent
-from knapcache.features.semantic.recent_matches import MAX_MATCHES, RecentMatch, RecentMatches
-from knapcache.features.semantic.settings import SemanticSettings
+from knapcache.features.semantic.event import (
+    MATCH_KINDS,
+    MAX_MATCHES,
+    MatchKind,
+    MatchVerdict,
+    RecentMatch,
+    RecentMatches,
+    SemanticEvent,
+    VerdictEvent,
+)
+from knapcache.features.semantic.settings import SemanticMode, SemanticSettings
+from knapcache.features.semantic.tier import SemanticTier
 from knapcache.features.semantic.totals import FEEDBACK, ScopeTotals, SemanticTotals
 from knapcache.proxy.admin.admin_request import AdminRequest
+from knapcache.proxy.admin.models import Count, Name, QueryInt, RequestModel, ResponseModel
 from knapcache.proxy.admin_routes import AdminServices, Route
 from knapcache.proxy.http.asgi_request import RequestRejected
 from knapcache.proxy.settings import Settings
@@ -38,12 +50,144 @@ NOT_STARTED: dict[str, Any] = {
 WORD = re.compile(r"\S+")
 EDGES = ".,;:!?\"'()[]"
 """Characters at the edges of a word that do not make it another word."""
+Marks = list[tuple[int, int]]
+
+
+class SemanticQuery(RequestModel):
+    """Parameters of GET /semantic."""
+
+    scope: Annotated[Name | SkipJsonSchema[None], Field(description="Matches of this tenant only.")] = None
+    limit: Annotated[QueryInt, Field(ge=1, le=500, description="The newest matches.")] = 50
+
+
+class MatchFeedback(RequestModel):
+    """Body of POST /semantic/feedback."""
+
+    match: Annotated[str, Field(min_length=1, max_length=100, description="As in the header x-knapcache-match.")]
+    verdict: Annotated[
+        Literal["different"], Field(description="The stored answer was wrong for the question: the two differ.")
+    ]
+
+
+class MarkedMatch(ResponseModel):
+    """A match that was marked as wrong."""
+
+    match: str
+    scope: str
+    verdict: Literal["different"]
+
+
+class LevelStatus(ResponseModel):
+    """One level of risk: matches whose risk is at most its threshold."""
+
+    threshold: float
+    labels: Count
+    wrong: Count
+    e_value: Annotated[float, Field(description="Evidence that fewer are wrong than allowed.")]
+    bound: Annotated[float, Field(description="The least error that the labels certify; 1: none.")]
+    certified: Annotated[bool, Field(description="Whether the evidence is enough.")]
+    serves: Annotated[
+        bool,
+        Field(description="Whether its matches are served while the mode is on."),
+    ]
+
+
+class OtherError(ResponseModel):
+    """The share of questions that another value of `semantic_error` would serve."""
+
+    error: float
+    certified: Annotated[bool, Field(description="Whether the labels so far certify any level.")]
+    share: Annotated[float, Field(description="Share of the recent questions that would be served.")]
+
+
+class SemanticUsage(ResponseModel):
+    """Sums of some time."""
+
+    requests: Annotated[Count, Field(description="Requests that reached the tier: the sum of the next seven.")]
+    served: Annotated[Count, Field(description="Answered by similarity.")]
+    shadow: Annotated[Count, Field(description="There was a match, and it was not served.")]
+    audit: Annotated[Count, Field(description="There was a match that could be served, and it was checked instead.")]
+    none: Annotated[Count, Field(description="There was no match.")]
+    excluded: Annotated[Count, Field(description="Requests of a form that is never matched.")]
+    refused: Annotated[Count, Field(description="The client asked not to be served by similarity.")]
+    failed: Annotated[Count, Field(description="The tier could not look them up; `reasons` says why.")]
+    labels: Annotated[
+        dict[str, Count],
+        Field(description="Judged matches by source (shadow, audit, feedback) and verdict, as in `shadow same`."),
+    ]
+    reasons: Annotated[
+        dict[str, Count], Field(description="Requests by the exclusion, veto or failure without a match.")
+    ]
+    seconds: Annotated[float, Field(description="Time that the tier took before the requests went on.")]
+    usd_saved: Annotated[float, Field(description="What the served answers had cost, as far as prices are known.")]
+    priced: Annotated[Count, Field(description="Served answers of known price.")]
+    judge_usd: Annotated[float, Field(description="Paid for verdicts.")]
+
+
+class ScopeStatus(ResponseModel):
+    """The tier for one tenant."""
+
+    scope: Annotated[str, Field(description="The tenant; empty without tenants.")]
+    mode: SemanticMode
+    state: Annotated[
+        Literal["shadow", "serving"],
+        Field(description="`serving`: the mode is on and a level is certified. `shadow`: nothing is served."),
+    ]
+    error: Annotated[float, Field(description="The allowed share of wrong answers: semantic_error.")]
+    level: Annotated[int, Field(description="Index of the widest level that is certified; -1: none.")]
+    bound: Annotated[float | None, Field(description="The certified share of wrong answers; null: none is.")]
+    needed: Annotated[float, Field(description="The e-value that certifies a level.")]
+    alarms: Annotated[Count, Field(description="How often wrong labels ended the certificate of a served level.")]
+    labels: Annotated[dict[str, Count], Field(description="Labels that decide, by source.")]
+    levels: list[LevelStatus]
+    others: list[OtherError]
+    today: SemanticUsage
+    all: SemanticUsage
+
+
+class MatchRow(ResponseModel):
+    """A recent match."""
+
+    id: str
+    time: float
+    scope: str
+    kind: MatchKind
+    key: Annotated[str, Field(description="Key of the request.")]
+    matched_key: Annotated[str, Field(description="Key of the entry that matched.")]
+    similarity: float
+    risk: Annotated[float, Field(description="Estimated probability that the stored answer is wrong.")]
+    level: int
+    verdict: Annotated[MatchVerdict, Field(description="Empty: not judged, or not yet.")]
+    rung: Annotated[str, Field(description="What decided the verdict; `feedback`: a person.")]
+    question: Annotated[str | None, Field(description="Null: content is not shown.")]
+    matched_question: str | None
+    marks: Annotated[Marks, Field(description="Start and end of the words that are only in `question`.")]
+    matched_marks: Annotated[Marks, Field(description="The same for `matched_question`.")]
+
+
+class SemanticStatus(ResponseModel):
+    """The semantic tier."""
+
+    mode: Annotated[SemanticMode, Field(description="The setting `semantic`.")]
+    error: Annotated[float, Field(description="The setting `semantic_error`.")]
+    running: Annotated[bool, Field(description="Whether the tier runs: it is on for the proxy or for a tenant.")]
+    problem: Annotated[str, Field(description="Why it cannot match now; empty if it can.")]
+    embedding: Annotated[str, Field(description="Build of the embedding model; empty if it does not run.")]
+    questions: Annotated[Count, Field(description="Questions in the index.")]
+    limit: Annotated[Count, Field(description="The setting `semantic_questions`: the oldest are removed beyond it.")]
+    judge: Annotated[str, Field(description="The model that judges what nothing simpler decides; empty: none.")]
+    since: Annotated[float | None, Field(description="When the first request reached the tier; null: none has.")]
+    content: Annotated[bool, Field(description="Whether questions are shown.")]
+    today: Annotated[SemanticUsage, Field(description="All scopes together.")]
+    all: SemanticUsage
+    scopes: list[ScopeStatus]
+    matches: Annotated[list[MatchRow], Field(description="Newest first.")]
 
 
 class TierReports:
     """Reads the state of the tier, which may be too busy to answer."""
 
-    def __init__(self, tier: SemanticControl) -> None:
+    def __init__(self, tier: SemanticTier) -> None:
         self._tier = tier
         self._last: list[dict[str, Any]] = []
 
@@ -57,57 +201,51 @@ class TierReports:
         return self._last
 
 
+@dataclass
 class SemanticAdmin:
     """Serves the routes."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        admin: AdminServices,
-        tier: SemanticControl,
-        reports: TierReports,
-        matches: RecentMatches,
-        append_verdict: Callable[[VerdictEvent], object],
-    ) -> None:
-        self._settings, self._admin, self._tier, self._reports = settings, admin, tier, reports
-        self._matches, self._append_verdict = matches, append_verdict
-        self._marking: set[str] = set()
-        """Matches that a request is marking."""
+    settings: Settings
+    admin: AdminServices
+    tier: SemanticTier
+    reports: TierReports
+    matches: RecentMatches
+    append_verdict: Callable[[VerdictEvent], object]
+    marking: set[str] = field(default_factory=set)
+    """Matches that a request is marking."""
 
     def routes(self) -> list[Route]:
-        """Return the routes."""
         return [
             Route(method="GET", path="/semantic", name="semantic", alias="/admin/api/semantic",
                   summary="State of the semantic tier, its certificates and its recent matches",
-                  response=models.SemanticStatus, parameters=models.SemanticQuery, errors=(503,),
-                  serve=self.get_status),
+                  response=SemanticStatus, parameters=SemanticQuery, errors=(503,), serve=self.get_status),
             Route(method="POST", path="/semantic/feedback", name="mark_match", alias="/admin/api/semantic/feedback",
-                  summary="Mark a match of the semantic tier as wrong", response=models.MarkedMatch,
-                  body=models.MatchFeedback, errors=(404, 409, 503), serve=self.post_feedback),
+                  summary="Mark a match of the semantic tier as wrong", response=MarkedMatch,
+                  body=MatchFeedback, errors=(404, 409, 503), serve=self.post_feedback),
         ]  # fmt: skip
 
-    async def get_status(self, request: AdminRequest) -> models.SemanticStatus:
-        content = await self._admin.listed_content(request, "semantic")
-        self._admin.flush_events()
-        matches = self._matches.newest(request.parameters.limit, request.parameters.scope)
-        reports = await self._reports.read()
-        return await self._admin.in_thread(lambda: self.status(reports, matches, content=content))
+    async def get_status(self, request: AdminRequest) -> SemanticStatus:
+        content = await self.admin.listed_content(request, "semantic")
+        self.admin.flush_events()
+        matches = self.matches.newest(request.parameters.limit, request.parameters.scope)
+        reports = await self.reports.read()
+        return await self.admin.in_thread(lambda: self.status(reports, matches, content=content))
 
-    async def post_feedback(self, request: AdminRequest) -> models.MarkedMatch:
-        self._admin.flush_events()
+    async def post_feedback(self, request: AdminRequest) -> MarkedMatch:
+        self.admin.flush_events()
         scope = await self.mark(request.body.match)
-        return models.MarkedMatch(match=request.body.match, scope=scope, verdict="different")
+        return MarkedMatch(match=request.body.match, scope=scope, verdict="different")
 
     def status(
         self, reports: Sequence[dict[str, Any]], matches: Sequence[RecentMatch], *, content: bool
-    ) -> models.SemanticStatus:
+    ) -> SemanticStatus:
         """Return the response of GET /semantic. content: with questions. May wait for a shared store."""
-        settings = self._settings
+        settings = self.settings
         assert isinstance(settings, SemanticSettings)
-        self._admin.read_shared()
-        today, total = self._admin.totals.sums("semantic")
+        self.admin.read_shared()
+        today, total = self.admin.totals.sums("semantic")
         known = next((one for one in reports if "model" in one), {})
-        return models.SemanticStatus(
+        return SemanticStatus(
             mode=settings.semantic,
             error=settings.semantic_error,
             running=True,
@@ -126,28 +264,29 @@ class SemanticAdmin:
 
     async def mark(self, match_id: str) -> str:
         """Mark a match as wrong, and return its scope. Raises RequestRejected (404, 409)."""
-        match, verdict = marked_as_wrong(self._matches, match_id)
-        if match_id in self._marking:
+        match = unmarked_match(self.matches, match_id)
+        if match_id in self.marking:
             raise RequestRejected(409, "This match is being marked by another request.", "already_marked")
-        self._marking.add(match_id)
+        self.marking.add(match_id)
         try:
             try:
-                await self._tier.feedback(match)
+                await self.tier.feedback(match)
             except InvalidInput as error:
                 raise RequestRejected(409, f"{error}.", "tier_off") from None
-            self._append_verdict(verdict)
-            self._admin.flush_events()
+            self.append_verdict(
+                VerdictEvent(match_id, match.scope, match.kind, "different", FEEDBACK, judge_usd=0.0, time=time.time())
+            )
+            self.admin.flush_events()
         finally:
-            self._marking.discard(match_id)
+            self.marking.discard(match_id)
         return match.scope
 
 
-def scope_status(report: dict[str, Any], today: SemanticTotals, total: SemanticTotals) -> models.ScopeStatus:
-    """Return the state of a scope and its sums."""
+def scope_status(report: dict[str, Any], today: SemanticTotals, total: SemanticTotals) -> ScopeStatus:
     name = report["scope"]
-    fields = {field: report[field] for field in models.ScopeStatus.model_fields if field in report}
+    fields = {field: report[field] for field in ScopeStatus.model_fields if field in report}
     serves = report["mode"] == "on" and report.get("bound") is not None
-    return models.ScopeStatus(
+    return ScopeStatus(
         **NOT_STARTED | fields,
         state="serving" if serves else "shadow",
         today=usage(today.scopes.get(name)),
@@ -155,51 +294,28 @@ def scope_status(report: dict[str, Any], today: SemanticTotals, total: SemanticT
     )
 
 
-def usage(totals: ScopeTotals | None) -> models.SemanticUsage:
+def usage(totals: ScopeTotals | None) -> SemanticUsage:
     """Return sums for the API; None: of no request."""
     one = totals or ScopeTotals()
-    return models.SemanticUsage(
-        requests=one.requests,
-        **{kind: one.kinds.get(kind, 0) for kind in MATCH_KINDS},
-        labels=one.labels,
-        reasons=one.reasons,
-        seconds=one.seconds,
-        usd_saved=one.usd_saved,
-        priced=one.priced,
-        judge_usd=one.judge_usd,
-    )
+    fields = asdict(one)
+    return SemanticUsage(requests=one.requests, **dict.fromkeys(MATCH_KINDS, 0) | fields.pop("kinds"), **fields)
 
 
-def match_row(recent: RecentMatch, *, content: bool) -> models.MatchRow:
-    """Return a match as it is listed."""
+def match_row(recent: RecentMatch, *, content: bool) -> MatchRow:
     match = recent.match
     shown = content and bool(match.question)
     here, there = differing_words(match.question, match.matched_question) if shown else ([], [])
-    return models.MatchRow(
-        id=match.match_id,
-        time=recent.time,
-        scope=match.scope,
-        kind=match.kind,
-        key=match.key,
-        matched_key=match.matched_key,
-        similarity=match.similarity,
-        risk=match.risk,
-        level=match.level,
-        verdict=match.verdict,
-        rung=match.rung,
-        question=match.question if shown else None,
-        matched_question=match.matched_question if shown else None,
-        marks=here,
-        matched_marks=there,
-    )
+    fields = {name: value for name, value in match._asdict().items() if name in MatchRow.model_fields}
+    hidden = {} if shown else {"question": None, "matched_question": None}
+    return MatchRow(**fields | hidden, id=match.match_id, time=recent.time, marks=here, matched_marks=there)
 
 
-def differing_words(one: str, other: str) -> tuple[models.Marks, models.Marks]:
+def differing_words(one: str, other: str) -> tuple[Marks, Marks]:
     """Return where the words of each text are that the other does not have at that place: start and end."""
     ours, theirs = list(WORD.finditer(one)), list(WORD.finditer(other))
     plain, other_plain = ([word[0].strip(EDGES).lower() or word[0] for word in words] for words in (ours, theirs))
-    here: models.Marks = []
-    there: models.Marks = []
+    here: Marks = []
+    there: Marks = []
     for tag, i, j, k, m in SequenceMatcher(None, plain, other_plain, autojunk=False).get_opcodes():
         if tag != "equal":
             here += [(ours[i].start(), ours[j - 1].end())] if j > i else []
@@ -207,8 +323,8 @@ def differing_words(one: str, other: str) -> tuple[models.Marks, models.Marks]:
     return here, there
 
 
-def marked_as_wrong(matches: RecentMatches, match_id: str) -> tuple[SemanticEvent, VerdictEvent]:
-    """Return a match and the verdict that marks it as wrong. Raises RequestRejected (404, 409)."""
+def unmarked_match(matches: RecentMatches, match_id: str) -> SemanticEvent:
+    """Return a match that has no wrong label. Raises RequestRejected (404, 409)."""
     found = matches.find(match_id)
     if found is None:
         message = (
@@ -219,13 +335,4 @@ def marked_as_wrong(matches: RecentMatches, match_id: str) -> tuple[SemanticEven
     if match.verdict in WRONG:
         by = "by feedback" if match.rung == FEEDBACK else f"by the judge ({match.verdict})"
         raise RequestRejected(409, f"This match has a wrong label already, {by}.", "already_marked")
-    verdict = VerdictEvent(
-        match_id=match_id,
-        scope=match.scope,
-        kind=match.kind,
-        verdict="different",
-        rung=FEEDBACK,
-        judge_usd=0.0,
-        time=time.time(),
-    )
-    return match, verdict
+    return match

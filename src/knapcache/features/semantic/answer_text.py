@@ -43,7 +43,6 @@ def only_choice(answer: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def chat_text(answer: Mapping[str, Any]) -> str | None:
-    """Return the text of a chat completion."""
     choice = only_choice(answer)
     message = choice.get("message") if choice else None
     if not isinstance(message, dict) or any(value for name, value in message.items() if name not in CHAT_TEXT):
@@ -53,7 +52,6 @@ def chat_text(answer: Mapping[str, Any]) -> str | None:
 
 
 def completion_text(answer: Mapping[str, Any]) -> str | None:
-    """Return the text of a legacy completion."""
     choice = only_choice(answer)
     text = choice.get("text") if choice else None
     return text if isinstance(text, str) else None

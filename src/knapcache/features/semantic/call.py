@@ -67,7 +67,6 @@ class SemanticCalls:
         )
 
     async def close(self) -> None:
-        """Stop labelling, and close the tier."""
         for task in list(self._labels):
             task.cancel()
         await asyncio.gather(*self._labels, return_exceptions=True)
@@ -96,8 +95,8 @@ class SemanticCall(CallHooks):
 
         Where nothing may be served the request does not wait: the search goes on while the upstream works.
         """
-        if (found := self._found) is not None and found.kind == "served":  # after `find_after_failure`
-            return None if found.entry is None or found.similar is None else (found.entry, found.similar)
+        if self._found is not None and self._found.kind == "served":  # after `find_after_failure`
+            return self._found.served
         started = time.perf_counter()
         exchange, tier = self._exchange, self._calls.tier
         if not exchange.control.similar:
@@ -117,14 +116,12 @@ class SemanticCall(CallHooks):
             return None
         try:
             async with asyncio.timeout(FIND_SECONDS):
-                self._found = found = await asyncio.shield(self._search)
+                self._found = await asyncio.shield(self._search)
         except TimeoutError:
             return None
         finally:
             self._seconds = time.perf_counter() - started
-        if found.kind != "served" or found.entry is None or found.similar is None:
-            return None
-        return found.entry, found.similar
+        return self._found.served
 
     def find_after_failure(self) -> bool:
         """Return whether the next `find` returns a match that was drawn for an audit: the upstream has failed.
@@ -156,7 +153,6 @@ class SemanticCall(CallHooks):
         self._part = self._event(found, asked)
 
     def event_part(self, *, sent: bool, bill: Bill | None, editor: BodyEditor | None) -> SemanticEvent | None:  # noqa: ARG002
-        """Return what is recorded of a request that was answered."""
         return self._part
 
     def _event(self, found: Found, asked: Asked | None) -> SemanticEvent:

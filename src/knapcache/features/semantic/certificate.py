@@ -112,15 +112,12 @@ class Certificate:
         return max(self._alarm_logs) > 0.0
 
     def e_value(self, at: int) -> float:
-        """Return the e-value of a level."""
         return sum(map(math.exp, self._logs[at])) / len(BETS)
 
     def serves(self, risk: float) -> bool:
-        """Return whether an answer with this risk may be served."""
         return self.level >= 0 and risk <= LEVELS[self.level]
 
     def report(self) -> list[LevelReport]:
-        """Return the state of each level."""
         return [
             LevelReport(
                 threshold,
@@ -139,13 +136,6 @@ class Certificate:
         return certified_error(self._labels[at], self._wrongs[at], self.needed)
 
 
-def e_value(labels: int, wrong: int, error: float) -> float:
-    """Return the e-value of these labels against "at least `error` of them are wrong". Without a cap."""
-    return sum(
-        r**wrong * ((1.0 - r * error) / (1.0 - error)) ** (labels - wrong) for r in BETS
-    ) / len(BETS)  # fmt: skip
-
-
 def certified_error(labels: int, wrong: int, needed: float) -> float:
     """Return the least error for which the e-value is at least `needed`, to three digits; 1: there is none."""
     low, high = 1e-6, MAX_ERROR
@@ -161,7 +151,7 @@ def certified_error(labels: int, wrong: int, needed: float) -> float:
 
 
 def log_e_value(labels: int, wrong: int, error: float) -> float:
-    """Return the logarithm of `e_value`, which may be too large for a float."""
+    """Return the logarithm of the e-value, without a cap. The e-value itself may be too large for a float."""
     logs = [
         wrong * math.log(r) + (labels - wrong) * math.log((1.0 - r * error) / (1.0 - error)) for r in BETS
     ]  # fmt: skip

@@ -10,6 +10,15 @@ from pathlib import Path
 
 from knapcache.cli import options
 from knapcache.cli.output import print_table, print_text, progress_bar
+from knapcache.errors import InvalidInput
+from knapcache.features.semantic.certificate import Certificate
+from knapcache.features.semantic.embedding import local_embedder
+from knapcache.features.semantic.lab import report
+from knapcache.features.semantic.lab.read import QuestionFields, read_questions
+from knapcache.features.semantic.lab.replay import comparison_for, embed_questions, exclude_long, replay
+from knapcache.features.semantic.learner import AUDIT_RATE
+from knapcache.lab.figures import new_figure
+from knapcache.lab.files import OutputFile
 
 DESCRIPTION = """Replay a log of questions with the semantic tier, and report what it would serve by similarity, the
 error that it certifies, and the error that it has.
@@ -28,12 +37,9 @@ EXAMPLES = r"""examples:
   knapcache log export --output log.jsonl && knapcache semantic log.jsonl
   zcat log.gz | knapcache semantic - --truth label --json -
 """
-EXAMPLES_OF_WRONG = 10
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    from knapcache.features.semantic.learner import AUDIT_RATE
-
     parser.description, parser.epilog = DESCRIPTION, EXAMPLES
     option = parser.add_argument
     option(
@@ -73,23 +79,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> None:
-    from knapcache.features.semantic.certificate import Certificate
-    from knapcache.features.semantic.embedding import local_embedder
-    from knapcache.features.semantic.lab import report
-    from knapcache.features.semantic.lab.compare import comparison_for
-    from knapcache.features.semantic.lab.read import QuestionFields, read_questions
-    from knapcache.features.semantic.lab.replay import replay
-    from knapcache.features.semantic.lab.vectors import embed_questions, exclude_long
-    from knapcache.lab import figures
-    from knapcache.lab.files import OutputFile
-
     # Everything that can be rejected is rejected before the log is read.
     start = time.perf_counter()
     Certificate(args.error)
-    check_share("audit", args.audit)
+    if not 0.0 <= args.audit <= 1.0:
+        raise InvalidInput(f"audit must be from 0 to 1, not {args.audit}")
     fields = QuestionFields(args.truth, args.cost)
     if args.plot is not None:
-        figures.new_figure()  # raises MissingExtra
+        new_figure()  # raises MissingExtra
     plot = OutputFile(Path(args.plot)) if args.plot is not None else None
     out = OutputFile(Path(args.json)) if args.json not in (None, "-") else None
     left_out = Counter[str]()
@@ -142,10 +139,3 @@ def execute(args: argparse.Namespace) -> None:
         print_table(rows, title="served and wrong")
     for path in paths:
         print(path)
-
-
-def check_share(name: str, value: float) -> None:
-    from knapcache.errors import InvalidInput
-
-    if not 0.0 <= value <= 1.0:
-        raise InvalidInput(f"{name} must be from 0 to 1, not {value}")

@@ -111,7 +111,6 @@ class EndpointEmbedder:
         return sum(1 + (len(word) - 1) // _CHARACTERS_PER_TOKEN for word in _WORD.findall(text[:MAX_CHARACTERS]))
 
     def close(self) -> None:
-        """Close the connections."""
         with self._lock:
             if not self._loop.is_closed():
                 self._client.close()

@@ -1,14 +1,19 @@
-"""What an event says about the semantic tier, and the verdicts that follow."""
+"""The part of an event about the semantic tier, verdicts, which are known later, and the most recent matches."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from collections import OrderedDict
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any, Literal, NamedTuple, get_args
+
+from knapcache.proxy.events.events import Event
 
 MAX_QUESTION = 512
 """Characters of `question` and `matched_question`. They are cut off; what the tier matches is shorter, as a rule."""
 MatchKind = Literal["served", "shadow", "audit", "none", "excluded", "refused", "failed"]
-MATCH_KINDS: tuple[MatchKind, ...] = ("served", "shadow", "audit", "none", "excluded", "refused", "failed")
-"""What the semantic tier did with a request:
+MATCH_KINDS: tuple[MatchKind, ...] = get_args(MatchKind)
+"""Results of the semantic tier for a request:
 
 served     a stored answer to a similar question was sent
 shadow     there was a match, but its level is not certified: the request went upstream
@@ -16,13 +21,24 @@ audit      the match could have been served, but was drawn to be checked: the re
 none       no stored question came near, or vetoes excluded those that did
 excluded   requests of its form are never matched
 refused    the client asked not to be served by similarity
-failed     the tier could not look the question up; `reason` says why (features/semantic/reasons.py)
+failed     the tier could not look the question up; `reason` says why (FAILURES)
 """
+FAILURES = {
+    "not ready": "its embedding model was not loaded yet",
+    "busy": "too many questions were waiting",
+    "timeout": "the search took too long",
+    "failure": "its store, its log or the embedding API failed",
+    "fault": "the question caused an error, which is in the log",
+    "closing": "the proxy was stopping",
+}
+"""Why the tier could not look a question up."""
 MatchVerdict = Literal["", "same", "different", "undecided"]
+MAX_MATCHES = 10_000
+"""Matches that are known. One takes about 1 kB, and 1 kB more if the setting `show_content` is on."""
 
 
 class SemanticEvent(NamedTuple):
-    """What the semantic tier did with one request, after an exact miss. Built with keywords.
+    """The match that the semantic tier found after an exact miss, or why there is none. Built with keywords.
 
     None of it is a prompt, unless the setting `show_content` is on.
     """
@@ -60,7 +76,6 @@ class SemanticEvent(NamedTuple):
     """Dollars paid for the verdict."""
 
     def shortened(self, waiting: int) -> SemanticEvent:  # noqa: ARG002
-        """Return it with short texts."""
         question, matched = self.question[:MAX_QUESTION], self.matched_question[:MAX_QUESTION]
         return self._replace(question=question, matched_question=matched) if question or matched else self
 
@@ -83,3 +98,50 @@ class VerdictEvent(NamedTuple):
     judge_usd: float
     time: float
     """When it was decided, Unix time."""
+
+
+class RecentMatch(NamedTuple):
+    """A match and when its request arrived, Unix time."""
+
+    time: float
+    match: SemanticEvent
+
+
+class RecentMatches:
+    """The last MAX_MATCHES matches of all processes of this proxy, by id: for the dashboard, and for feedback.
+
+    A match becomes known with the event of its request. Its verdict follows when it is judged.
+    """
+
+    def __init__(self, limit: int = MAX_MATCHES) -> None:
+        self._limit = limit
+        self._matches: OrderedDict[str, RecentMatch] = OrderedDict()
+
+    def consume(self, events: Sequence[Event]) -> None:
+        for event in events:
+            match = event.parts.get("semantic")
+            if match is not None and match.match_id:
+                self._matches[match.match_id] = RecentMatch(event.time, match)
+                if len(self._matches) > self._limit:
+                    self._matches.popitem(last=False)
+
+    def consume_verdicts(self, verdicts: Sequence[VerdictEvent]) -> None:
+        """Add the verdicts on matches that are known."""
+        for verdict in verdicts:
+            found = self._matches.get(verdict.match_id)
+            if found is not None:
+                judged = found.match._replace(verdict=verdict.verdict, rung=verdict.rung, judge_usd=verdict.judge_usd)
+                self._matches[verdict.match_id] = found._replace(match=judged)
+
+    def find(self, match_id: str) -> RecentMatch | None:
+        return self._matches.get(match_id)
+
+    def newest(self, limit: int, scope: str | None = None) -> list[RecentMatch]:
+        """Return the newest matches, newest first, of one scope or of all."""
+        found = (one for one in reversed(self._matches.values()) if scope in (None, one.match.scope))
+        return list(islice(found, limit))
+
+    def check(self) -> None:
+        """Raise ValueError unless every match is under its id and the bound holds."""
+        if len(self._matches) > self._limit or any(name != one.match.match_id for name, one in self._matches.items()):
+            raise ValueError("recent matches are inconsistent")

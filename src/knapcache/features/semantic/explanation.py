@@ -1,14 +1,13 @@
-"""What the semantic tier did with a request, in plain words."""
+"""Sentences that explain how the semantic tier handled a request."""
 
 from __future__ import annotations
 
 import time
 
 from knapcache.cache.internal import InternalCache
-from knapcache.features.semantic.event import SemanticEvent
-from knapcache.features.semantic.reasons import EXCLUSIONS, FAILURES
-from knapcache.features.semantic.recent_matches import RecentMatches
-from knapcache.proxy.admin.request_models import Explanation, FieldDifference, SimilarEntry
+from knapcache.features.semantic.event import FAILURES, RecentMatches, SemanticEvent
+from knapcache.features.semantic.reasons import EXCLUSIONS
+from knapcache.proxy.admin.models import Explanation, FieldDifference, SimilarEntry
 from knapcache.proxy.admin_routes import FeatureExplanation
 from knapcache.proxy.events.events import Event
 

@@ -17,7 +17,6 @@ import os
 import struct
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,10 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from knapcache.errors import CorruptState, InvalidInput
-from knapcache.features.semantic.shares import FairShares
+from knapcache.store.encryption import Encryption
 
 if TYPE_CHECKING:
     from usearch.index import Index
+
 
 MAX_EXACT = 1024
 """Questions of a frame that is searched exactly."""
@@ -37,6 +37,8 @@ BLOCK = 128
 MORE_CANDIDATES = 10
 """Candidates that a graph returns beyond the wanted ones. Scoring again changes their order."""
 MAGIC = b"knapcache questions 2\n"
+CONTEXT = b"semantic index"
+"""Of its encryption."""
 _ENTRY = struct.Struct("<IHHQ")  # number of the frame, lengths of key and scope, label
 
 
@@ -47,6 +49,12 @@ def pack_vector(vector: NDArray[np.float32]) -> bytes:
     return np.rint(scaled).astype(np.int8).tobytes()
 
 
+class _Question(NamedTuple):
+    key: bytes
+    frame: bytes
+    scope: str
+
+
 class _Found(NamedTuple):
     labels: NDArray[np.uint64]
     cosines: NDArray[np.float32]
@@ -55,8 +63,8 @@ class _Found(NamedTuple):
 class FrameIndexes:
     """An index for each frame, with at most `limit` questions in all of them.
 
-    Beyond that, the oldest question of the scope with the most questions is removed (shares.py).
-    Methods may be called by several threads.
+    Beyond that, the oldest question of the scope with the most questions is removed. So of k scopes, one with at most
+    limit/k questions loses none of them, whatever the others add. Methods may be called by several threads.
     """
 
     def __init__(self, dimensions: int, limit: int) -> None:
@@ -64,9 +72,10 @@ class FrameIndexes:
             raise InvalidInput(f"dimensions and limit must be at least 1, not {dimensions} and {limit}")
         self.dimensions, self.limit = dimensions, limit
         self._frames: dict[bytes, ExactFrame | GraphFrame] = {}
-        self._questions: OrderedDict[int, tuple[bytes, bytes]] = OrderedDict()
-        """Key and frame by label, oldest first."""
-        self._shares: FairShares[int] = FairShares()
+        self._questions: OrderedDict[int, _Question] = OrderedDict()
+        """By label, oldest first."""
+        self._scopes: dict[str, OrderedDict[int, None]] = {}
+        """Labels of the questions of each scope, oldest first."""
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -86,10 +95,14 @@ class FrameIndexes:
             elif isinstance(index, ExactFrame) and len(index) >= MAX_EXACT and _has_usearch():
                 index = self._frames[frame] = GraphFrame.of(index)
             index.add(label, row)
-            self._questions[label] = key, frame
-            self._shares.add(scope, label)
+            self._list(label, _Question(key, frame, scope))
             while len(self._questions) > self.limit:
-                self._remove(self._shares.excess())
+                most = max(self._scopes.values(), key=len)
+                self._remove(next(iter(most)))
+
+    def _list(self, label: int, question: _Question) -> None:
+        self._questions[label] = question
+        self._scopes.setdefault(question.scope, OrderedDict())[label] = None
 
     def search(self, frame: bytes, vector: NDArray[np.float32], count: int) -> list[tuple[bytes, float]]:
         """Return key and cosine of the nearest questions of a frame, the nearest first."""
@@ -99,12 +112,12 @@ class FrameIndexes:
                 return []
             found = index.search(vector / max(float(np.linalg.norm(vector)), 1e-9), count)
             best = np.lexsort((found.labels, -found.cosines))[:count]
-            return [(self._questions[int(found.labels[k])][0], float(found.cosines[k])) for k in best]
+            return [(self._questions[int(found.labels[k])].key, float(found.cosines[k])) for k in best]
 
     def keys(self) -> list[bytes]:
         """Return the keys of all questions, the oldest first."""
         with self._lock:
-            return [key for key, _ in self._questions.values()]
+            return [question.key for question in self._questions.values()]
 
     def remove(self, key: bytes) -> None:
         """Remove a question, if it is there."""
@@ -113,20 +126,23 @@ class FrameIndexes:
 
     def _remove(self, label: int) -> None:
         if (known := self._questions.pop(label, None)) is not None:
-            self._shares.remove(label)
-            index = self._frames[known[1]]
+            index, scope = self._frames[known.frame], self._scopes[known.scope]
             index.remove(label)
+            del scope[label]
             if not len(index):
-                del self._frames[known[1]]
+                del self._frames[known.frame]
+            if not scope:
+                del self._scopes[known.scope]
 
-    def save(self, path: Path, position: bytes = b"", protect: Callable[[bytes], bytes] = bytes) -> None:
+    def save(self, path: Path, position: bytes = b"", encryption: Encryption | None = None) -> None:
         """Write all questions to a file, which replaces the one at `path`. Raises OSError.
 
-        position   what `load` returns: up to where a log was read
-        protect    encrypts the content
+        position: what `load` returns, up to where a log was read
         """
         with self._lock:
-            content = protect(self._to_bytes(position))
+            content = self._to_bytes(position)
+        if encryption is not None:
+            content = b"".join(encryption.encrypt(CONTEXT, content))
         draft = path.with_name(f"{path.name}.{os.urandom(4).hex()}.new")
         try:
             with open(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
@@ -136,7 +152,7 @@ class FrameIndexes:
         finally:
             draft.unlink(missing_ok=True)
 
-    def load(self, path: Path, reveal: Callable[[bytes], bytes | None] = bytes) -> bytes | None:
+    def load(self, path: Path, encryption: Encryption | None = None) -> bytes | None:
         """Replace all questions by those of a file, and return its position.
 
         None, and nothing changes: there is no such file, it is damaged, or it was written for another number of
@@ -149,8 +165,12 @@ class FrameIndexes:
         begin = len(MAGIC) + 32
         if whole[: len(MAGIC)] != MAGIC or hashlib.sha256(whole[begin:]).digest() != whole[len(MAGIC) : begin]:
             return None
-        content = reveal(whole[begin:])
-        return None if content is None else self._from_bytes(memoryview(content))
+        content = whole[begin:]
+        if encryption is not None:
+            if (found := encryption.decrypt(CONTEXT, content)) is None:
+                return None
+            content = found[0]
+        return self._from_bytes(memoryview(content))
 
     def _to_bytes(self, position: bytes) -> bytes:
         numbers = {frame: number for number, frame in enumerate(self._frames)}
@@ -161,8 +181,8 @@ class FrameIndexes:
         for frame, index in self._frames.items():
             kind, body = index.to_bytes()
             parts += [struct.pack("<BHQ", kind, len(frame), len(body)), frame, body]
-        for label, (key, frame) in self._questions.items():
-            scope = self._shares.scope(label).encode()
+        for label, (key, frame, name) in self._questions.items():
+            scope = name.encode()
             parts += [_ENTRY.pack(numbers[frame], len(key), len(scope), label), key, scope]
         return b"".join(parts)
 
@@ -182,29 +202,29 @@ class FrameIndexes:
                 return None
             form = GraphFrame if kind == GraphFrame.KIND else ExactFrame
             frames[name] = form.from_bytes(dimensions, body)
-        names, questions, shares = list(frames), OrderedDict(), FairShares[int]()
-        for _ in range(question_count):
-            number, length, scope_length, label = _ENTRY.unpack_from(content, at)
-            at += _ENTRY.size
-            questions[label] = bytes(content[at : at + length]), names[number]
-            at += length + scope_length
-            shares.add(bytes(content[at - scope_length : at]).decode(), label)
+        names = list(frames)
         with self._lock:
-            self._frames, self._questions, self._shares = frames, questions, shares
+            self._frames, self._questions, self._scopes = frames, OrderedDict(), {}
+            for _ in range(question_count):
+                number, length, scope_length, label = _ENTRY.unpack_from(content, at)
+                at += _ENTRY.size + length + scope_length
+                key, scope = content[at - scope_length - length : at - scope_length], content[at - scope_length : at]
+                self._list(label, _Question(bytes(key), names[number], bytes(scope).decode()))
         return position
 
     def check(self) -> None:
         """Raise CorruptState unless the frames have exactly the questions that are listed."""
         with self._lock:
             for frame, index in self._frames.items():
-                listed = {label for label, (_, where) in self._questions.items() if where == frame}
+                listed = {label for label, question in self._questions.items() if question.frame == frame}
                 if listed != set(index.labels().tolist()) or not listed:
                     raise CorruptState(f"the index of frame {frame.hex()} has other questions than are listed")
-            if self._questions.keys() != self._shares.items():
-                raise CorruptState("the shares of the scopes have other questions than are listed")
+            by_scope = {label: scope for scope, labels in self._scopes.items() for label in labels}
+            if by_scope != {label: question.scope for label, question in self._questions.items()}:
+                raise CorruptState("the scopes have other questions than are listed")
             if len(self._questions) > self.limit:
                 raise CorruptState(f"{len(self._questions)} questions, but the limit is {self.limit}")
-            if unknown := {frame for _, frame in self._questions.values()} - set(self._frames):
+            if unknown := {question.frame for question in self._questions.values()} - set(self._frames):
                 raise CorruptState(f"{len(unknown)} frames have no index")
 
 

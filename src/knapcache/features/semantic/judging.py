@@ -147,7 +147,6 @@ class Judge:
             self.pending[pair.tenant] -= 1
 
     async def _ask(self, upstream: Upstream, pair: AnswerPair, texts: tuple[str, ...]) -> Judgement:
-        """Ask the model."""
         started = time.perf_counter()
         try:
             async with asyncio.timeout(self._timeout):

@@ -20,9 +20,8 @@ from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from knapcache.features.semantic.certificate import LEVELS, Certificate
-from knapcache.features.semantic.match_features import WordCounts, features
+from knapcache.features.semantic.differences import WordCounts, features, veto
 from knapcache.features.semantic.score import Score
-from knapcache.features.semantic.vetoes import veto
 from knapcache.features.semantic.words import QuestionWords, read_words
 
 CANDIDATES = 6
@@ -62,7 +61,6 @@ class Match(NamedTuple):
     risk: float
 
     def label(self, wrong: bool, source: Source, time: float = 0.0) -> Label:
-        """Return the label of this match."""
         return Label(self.key, self.features, self.score, self.risk, wrong, source, time)
 
 
@@ -91,15 +89,9 @@ class SemanticLearner:
         self._counts = WordCounts()
         self._entries: OrderedDict[bytes, tuple[int, float]] = OrderedDict()
         """Wrong labels and the sum of the scores of all labels, by key."""
-        self.vetoes: Counter[str] = Counter()
         self.sources: Counter[str] = Counter()
         self._recent: list[float] = []
         """Risks of the last questions; infinity for one without a match."""
-
-    @property
-    def error(self) -> float:
-        """Allowed share of wrong answers among those served."""
-        return self.certificate.error
 
     def match(self, text: str, candidates: Sequence[Candidate]) -> Match | None:
         """Return the candidate of least risk; None if there is none without a veto."""
@@ -108,8 +100,7 @@ class SemanticLearner:
         best: Match | None = None
         for key, stored_text, cosine in candidates:
             stored = parsed(stored_text)
-            if reason := veto(asked, stored):
-                self.vetoes[reason] += 1
+            if veto(asked, stored):
                 continue
             x = features(asked, stored, cosine, self._counts)
             score = self._score.risk(x)
@@ -126,7 +117,6 @@ class SemanticLearner:
         return min(1.0, score * (1.0 + wrong) / (1.0 + scores))
 
     def serves(self, match: Match) -> bool:
-        """Return whether the certificate allows to serve a match."""
         return self.certificate.serves(match.risk)
 
     @property
@@ -141,7 +131,6 @@ class SemanticLearner:
         return None if level < 0 else self.certificate.bound(level)
 
     def add(self, label: Label) -> None:
-        """Learn from a label."""
         self.certificate.add(label.risk, label.wrong)
         for certificate in self._others.values():
             certificate.add(label.risk, label.wrong)
@@ -160,7 +149,7 @@ class SemanticLearner:
         """Return the state for people: levels, labels, and what other errors would serve."""
         certificate, recent = self.certificate, self._recent[-RECENT:]
         return {
-            "error": self.error,
+            "error": certificate.error,
             "level": certificate.level,
             "bound": self.bound,
             "needed": certificate.needed,

@@ -22,17 +22,18 @@ from typing import Any, NamedTuple
 from knapcache.cache.internal import InternalCache
 from knapcache.cache.values import SimilarMatch
 from knapcache.errors import InvalidInput, StoreError, UpstreamFailed, public_text
+from knapcache.features.semantic.differences import FEATURES
 from knapcache.features.semantic.embedding import Embedder
 from knapcache.features.semantic.embeddings_endpoint import EndpointEmbedder
 from knapcache.features.semantic.event import MatchKind, SemanticEvent
 from knapcache.features.semantic.index import FrameIndexes, pack_vector
 from knapcache.features.semantic.learner import CANDIDATES, MIN_COSINE, Candidate, Label, Match, SemanticLearner
 from knapcache.features.semantic.log import START, LabelRecord, QuestionRecord, SemanticLog, same_log
-from knapcache.features.semantic.match_features import FEATURES
 from knapcache.features.semantic.question import MAX_TOKENS, Question, same_frame, stored_text
 from knapcache.keys.request import KeyedRequest
 from knapcache.model import Endpoint
 from knapcache.store.base import Entry
+from knapcache.store.encryption import Encryption
 
 log = logging.getLogger("knapcache.serve")
 
@@ -77,13 +78,21 @@ class Found(NamedTuple):
     """What is served with it, or would be if it were not audited; None: it may not be served."""
     match_id: str = ""
 
+    @property
+    def served(self) -> tuple[Entry, SimilarMatch] | None:
+        """The entry that is served, and what is served with it."""
+        if self.kind != "served" or self.entry is None or self.similar is None:
+            return None
+        return self.entry, self.similar
+
 
 class Matcher:
     """The index, the learners and the log of one process.
 
-    errors   allowed share of wrong answers, by scope
-    limit    questions in the index
-    file     of the index; None: there is none
+    errors       allowed share of wrong answers, by scope
+    limit        questions in the index
+    file         of the index; None: there is none
+    encryption   of that file
     """
 
     def __init__(
@@ -94,13 +103,12 @@ class Matcher:
         errors: Mapping[str, float],
         limit: int,
         file: Path | None = None,
-        protect: Callable[[bytes], bytes] = bytes,
-        reveal: Callable[[bytes], bytes | None] = bytes,
+        encryption: Encryption | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._cache, self.embedder, self._log, self._clock = cache, embedder, semantic_log, clock
         self._errors, self._limit = dict(errors), limit
-        self._file, self._protect, self._reveal = file, protect, reveal
+        self._file, self._encryption = file, encryption
         self.failure = ""
         """Why nothing is served now; empty: it may be."""
         self._logged = False
@@ -117,7 +125,7 @@ class Matcher:
         self._index = FrameIndexes(embedder.dimensions, limit)
         self._questions_read = self._labels_read = self._drops_read = self._saved = START
         """Up to where each part of the log was read, and up to which question the index is in its file."""
-        if file is not None and (found := self._index.load(file, reveal)) is not None:
+        if file is not None and (found := self._index.load(file, encryption)) is not None:
             build, _, position = found.partition(b"\n")
             if build == embedder.build.encode():
                 self._questions_read = self._saved = position
@@ -348,7 +356,7 @@ class Matcher:
             return
         try:
             position = self.embedder.build.encode() + b"\n" + self._questions_read
-            self._index.save(self._file, position, self._protect)
+            self._index.save(self._file, position, self._encryption)
             self._saved = self._questions_read
         except OSError as error:
             log.warning("Index of the semantic tier not written: %s", error)

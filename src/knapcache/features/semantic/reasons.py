@@ -1,6 +1,15 @@
-"""Why a question is not answered by similarity, in plain words."""
+"""Why the semantic tier does not match a request, and for `knapcache why` whether it may, in plain words.
+
+Apart from explanation.py, whose imports take seconds.
+"""
 
 from __future__ import annotations
+
+from knapcache.features.semantic.differences import veto
+from knapcache.features.semantic.question import read_question, stored_question
+from knapcache.features.semantic.words import read_words
+from knapcache.keys.outline import read_canonical
+from knapcache.model import Endpoint
 
 EXCLUSIONS = {
     "endpoint": "requests of this endpoint are never matched",
@@ -22,16 +31,7 @@ EXCLUSIONS = {
     "no conversation": "it has no conversation",
     "no user text": "its last message is not the user's",
 }
-"""By the reasons of question.py and excluded.py."""
-FAILURES = {
-    "not ready": "its embedding model was not loaded yet",
-    "busy": "too many questions were waiting",
-    "timeout": "the search took too long",
-    "failure": "its store, its log or the embedding API failed",
-    "fault": "the question caused an error, which is in the log",
-    "closing": "the proxy was stopping",
-}
-"""Why the tier could not look a question up."""
+"""By the reasons of question.py."""
 VETOES = {
     "number": "they have different numbers",
     "unit": "they have different units",
@@ -42,4 +42,24 @@ VETOES = {
     "name": "they have different names",
     "order": "their words have another order",
 }
-"""By the names of vetoes.py."""
+"""By the names of `differences.veto`."""
+
+
+def may_serve_text(requests: list[bytes], stored: bytes) -> str:
+    """Return whether the semantic tier may serve the answer of a stored request to one of the others, in words."""
+    there = read_canonical(stored)
+    here = next((one for one in map(read_canonical, requests) if one and there and one.kind == there.kind), None)
+    if here is None:
+        return "the two requests are for different endpoints."
+    asked = read_question(Endpoint(here.kind), here.body)
+    if isinstance(asked, str):
+        return f"this request is never matched: {EXCLUSIONS.get(asked, asked)}."
+    matched = stored_question(stored)
+    if matched is None or matched[1].frame != asked.frame:
+        return "the two requests differ in more than the question, so none gets the answer of the other."
+    if reason := veto(read_words(asked.text), read_words(matched[1].text)):
+        return f"none of the questions gets the answer of the other, because {VETOES[reason]}."
+    return (
+        "if the semantic tier is on and certified, the stored answer may be served: only the wording of the question "
+        "differs."
+    )

@@ -2,7 +2,7 @@
 
     q = 1 / (1 + exp(−(w·z + g))),   z = (1, (x − CENTRE) / SCALE)
 
-**w: how much the questions differ** (features.py). The weights minimise the log loss over the last MAX_LABELS labels
+**w: how much the questions differ** (differences.py). The weights minimise the log loss over the last MAX_LABELS labels
 plus a ridge term that pulls towards PRIOR,
 
     Σ −ln p(yᵢ | xᵢ, w) + ½ · STRENGTH · Σ (w_j − PRIOR_j)²
@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from knapcache.errors import CorruptState, InvalidInput
-from knapcache.features.semantic.match_features import FEATURES
+from knapcache.features.semantic.differences import FEATURES
 
 Array = npt.NDArray[np.float64]
 
@@ -81,15 +81,10 @@ class Score:
         if self._new >= max(MIN_NEW, len(self._labels) // 10):
             self._fit()
 
-    @property
-    def weights(self) -> dict[str, float]:
-        """The weights in standard units, by feature."""
-        return dict(zip(("constant", *FEATURES), map(float, self._weights), strict=True))
-
     def check(self) -> None:
         """Raise CorruptState if the state is inconsistent."""
         if not np.isfinite(self._weights).all():
-            raise CorruptState(f"the score has weights that are not finite: {self.weights}")
+            raise CorruptState(f"the score has weights that are not finite: {self._weights}")
 
     def _standard(self, x: Sequence[float]) -> Array:
         if len(x) < len(FEATURES):

@@ -18,7 +18,7 @@ SPEC = FeatureSpec(
     title="Similar questions",
     feature="knapcache.features.semantic.feature:SemanticFeature",
     is_on=is_on,
-    compare="knapcache.features.semantic.comparison:may_serve_text",
+    compare="knapcache.features.semantic.reasons:may_serve_text",
     turn_on='semantic = "shadow"',
     about="Stored answers to questions in other words, up to a certified error rate. The shadow serves none.",
     settings="knapcache.features.semantic.settings:SemanticSettings",

@@ -1,4 +1,4 @@
-"""The log of the semantic tier as a SQLite file, which several processes append to and read.
+"""The log of the semantic tier as a SQLite file, which several processes append to and read, or in memory.
 
     questions (id, name, record, scope)   name: the key, or with encryption another digest of it
     labels (id, record, scope)            scope: a digest of its name (`RecordCodec.scope_tag`)
@@ -7,7 +7,7 @@
     meta (name, value)                    epoch: identity of the log · mark: of secret and encryption · key: id of the
                                           key that encrypts
 
-Ids only increase. Records are sealed and perhaps encrypted (log_records.py); one that is damaged is skipped.
+Ids only increase. Records are sealed and perhaps encrypted (`RecordCodec`); one that is damaged is skipped.
 
 A file that SQLite cannot read is renamed to `….damaged`, instead of an earlier one, and an empty log is begun. The
 same happens to a file of another program. A log that was written with another secret or key, or before encryption was
@@ -28,16 +28,7 @@ from typing import Any, TypeVar
 import apsw
 
 from knapcache.errors import CorruptState, StoreError
-from knapcache.features.semantic.log import (
-    MAX_DROPS,
-    MAX_LABELS,
-    START,
-    LabelRecord,
-    QuestionRecord,
-    next_position,
-    place_in,
-)
-from knapcache.features.semantic.log_records import RecordCodec
+from knapcache.features.semantic.log import MAX_DROPS, MAX_LABELS, LabelRecord, QuestionRecord, SemanticLog, place_in
 from knapcache.store.sqlite.database import DAMAGE
 from knapcache.store.sqlite.rows import Sealer
 from knapcache.store.sqlite.side_files import (
@@ -86,12 +77,12 @@ DAMAGE_AT_OPENING = (*DAMAGE, apsw.SQLError, apsw.ReadOnlyError, apsw.TooBigErro
 T = TypeVar("T")
 
 
-class SqliteLog:
-    """The log in the file `path`. Threads share one connection."""
+class SqliteLog(SemanticLog):
+    """The log in the file `path`; None: in memory. Threads share one connection."""
 
-    def __init__(self, path: Path, sealer: Sealer, max_questions: int) -> None:
-        self.path, self._max_questions = path, max_questions
-        self._codec = RecordCodec(sealer)
+    def __init__(self, path: Path | None, sealer: Sealer, max_questions: int) -> None:
+        super().__init__(sealer, max_questions)
+        self.path = path
         self._mark = sealer.secret_mark + (b"plain" if sealer.encryption is None else b"encrypted")
         self._keys = () if sealer.encryption is None else sealer.encryption.key_ids
         self._lock = threading.Lock()
@@ -100,7 +91,6 @@ class SqliteLog:
         self._closed = False
 
     def append(self, questions: Sequence[QuestionRecord] = (), labels: Sequence[LabelRecord] = ()) -> None:
-        """Add records."""
         if not questions and not labels:
             return
         codec = self._codec
@@ -122,20 +112,7 @@ class SqliteLog:
 
         self._run(write)
 
-    def read_questions(self, after: bytes = START, limit: int = 1000) -> tuple[list[QuestionRecord], bytes]:
-        """Return the questions after a position."""
-        return self._read("questions", self._codec.read_question, after, limit)
-
-    def read_labels(self, after: bytes = START, limit: int = 1000) -> tuple[list[LabelRecord], bytes]:
-        """Return the labels after a position."""
-        return self._read("labels", self._codec.read_label, after, limit)
-
-    def read_drops(self, after: bytes = START, limit: int = 1000) -> tuple[list[bytes], bytes]:
-        """Return the dropped keys after a position."""
-        return self._read("drops", self._codec.read_drop, after, limit)
-
     def drop(self, keys: Collection[bytes]) -> None:
-        """Remove the questions with these keys."""
         if not keys:
             return
         names = [self._codec.names(key) for key in keys]
@@ -171,17 +148,16 @@ class SqliteLog:
 
         self._run(count)
 
-    def _read(self, table: str, decode: Callable[[Any], T | None], after: bytes, limit: int) -> tuple[list[T], bytes]:
-        def read(connection: apsw.Connection) -> tuple[list[T], bytes]:
+    def _rows(self, part: str, after: bytes, limit: int) -> tuple[str, Sequence[tuple[int | str, Any]]]:
+        def read(connection: apsw.Connection) -> tuple[str, Sequence[Any]]:
             with connection:  # one snapshot
                 epoch = str(_meta(connection, "epoch"))
                 place = place_in(epoch, after)
                 # A record that is too long is not ours, and reading it would fail.
-                select = f"SELECT id, record FROM {table} WHERE id > ? AND length(record) < ? ORDER BY id LIMIT ?"
+                select = f"SELECT id, record FROM {part} WHERE id > ? AND length(record) < ? ORDER BY id LIMIT ?"
                 values = int(place) if place.isdigit() else 0, MAX_RECORD, limit
                 rows = connection.execute(select, values).fetchall()
-            found = [record for _, content in rows if (record := decode(content)) is not None]
-            return found, next_position(epoch, after, int(str(rows[-1][0])) if rows else None)
+            return epoch, rows
 
         return self._run(read)
 
@@ -196,17 +172,22 @@ class SqliteLog:
                     return operation(self._connected(str(error)))
             except (apsw.Error, OSError, TypeError, ValueError) as error:
                 self._disconnect()
-                raise StoreError(f"the semantic log {self.path} failed: {error}") from error
+                raise StoreError(f"the semantic log {self.path or 'in memory'} failed: {error}") from error
 
     def _connected(self, damage: str = "") -> apsw.Connection:
         """Return the connection. damage: what was found; the file is replaced unless another process has done that."""
         if self._closed:
             raise StoreError("the semantic log is closed")
-        if self._connection is None or self._inode != file_id(self.path):
+        path = self.path
+        if path is None:
+            if self._connection is None:
+                self._connection = apsw.Connection(":memory:")
+                self._prepare(self._connection)
+        elif self._connection is None or self._inode != file_id(path):
             self._disconnect()
-            with only_process(self.path):
-                self._connection = self._open(damage)
-                self._inode = file_id(self.path)
+            with only_process(path):
+                self._connection = self._open(path, damage)
+                self._inode = file_id(path)
         return self._connection
 
     def _disconnect(self) -> None:
@@ -215,10 +196,10 @@ class SqliteLog:
             with contextlib.suppress(apsw.Error):
                 connection.close(True)
 
-    def _open(self, damage: str) -> apsw.Connection:
+    def _open(self, path: Path, damage: str) -> apsw.Connection:
         connection = None
         try:
-            connection = connect(self.path, MAX_RECORD)
+            connection = connect(path, MAX_RECORD)
             if damage and connection.pragma("quick_check") != "ok":
                 raise apsw.CorruptError(damage)
             self._prepare(connection)
@@ -226,12 +207,15 @@ class SqliteLog:
         except DAMAGE_AT_OPENING as error:
             if connection is not None:
                 connection.close(True)
-            self._set_aside(damage or str(error))
+            log.warning(
+                "the semantic log %s is damaged (%s); it is now %s, and the semantic tier begins again in shadow",
+                path, damage or str(error), set_aside(path),
+            )  # fmt: skip
         except BaseException:
             if connection is not None:
                 connection.close(True)
             raise
-        connection = connect(self.path, MAX_RECORD)
+        connection = connect(path, MAX_RECORD)
         self._prepare(connection)
         return connection
 
@@ -244,8 +228,9 @@ class SqliteLog:
         known = schema_after(SCHEMA), schema_after(FIRST_SCHEMA)
         if existing and (identity != APPLICATION_ID or existing not in known):
             raise apsw.CorruptError("its tables are not those of a log")
-        use_log(connection)
-        connection.pragma("secure_delete", True)  # what was dropped is overwritten
+        if self.path is not None:
+            use_log(connection)
+            connection.pragma("secure_delete", True)  # what was dropped is overwritten
         with writing(connection):
             if not existing:
                 for statement in SCHEMA:
@@ -275,9 +260,6 @@ class SqliteLog:
         for statement in ADDED:
             connection.execute(statement)
         connection.execute("DELETE FROM meta WHERE name = 'questions'")
-        self._tag_labels(connection)
-
-    def _tag_labels(self, connection: apsw.Connection) -> None:
         for number, content in connection.execute("SELECT id, record FROM labels").fetchall():
             if (label := self._codec.read_label(content)) is not None:
                 values = self._codec.scope_tag(label.scope), number
@@ -297,12 +279,6 @@ class SqliteLog:
         for number, content in connection.execute("SELECT id, record FROM drops").fetchall():
             if (key := codec.read_drop(content)) is not None:
                 connection.execute("UPDATE drops SET record = ? WHERE id = ?", (codec.drop(key), number))
-
-    def _set_aside(self, reason: str) -> None:
-        log.warning(
-            "the semantic log %s is damaged (%s); it is now %s, and the semantic tier begins again in shadow",
-            self.path, reason, set_aside(self.path),
-        )  # fmt: skip
 
 
 def _meta(connection: apsw.Connection, name: str) -> Any:

@@ -126,7 +126,6 @@ class SemanticTier:
         return route_scope(scope, route) if route and route_scope(scope, route) in self._modes else scope
 
     def mode(self, scope: str) -> str:
-        """Return the mode of a scope."""
         return self._modes.get(scope, "off")
 
     def may_serve(self, scope: str) -> bool:
@@ -215,5 +214,4 @@ def scopes(settings: Settings) -> tuple[dict[str, str], dict[str, float]]:
 
 
 def route_scope(scope: str, route: str) -> str:
-    """Return the scope of the requests of a route."""
     return f"{scope}{ROUTE_MARK}{route}"

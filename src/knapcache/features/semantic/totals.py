@@ -6,16 +6,20 @@
 An undecided verdict counts as wrong. `usd_saved` is what the served answers had cost, and `judge_usd` what was paid for
 verdicts: their difference is what the tier has saved in dollars.
 
-Sums only grow. They are added over restarts (history_file.py) and over proxies (merged.py).
+Sums only grow. They are added over restarts (history_file.py) and over proxies (merged.py). `collect_semantic` makes
+metrics of them, and of the live state.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
 from knapcache.errors import InvalidInput
-from knapcache.features.semantic.event import MATCH_KINDS, VerdictEvent
+from knapcache.features.semantic.event import FAILURES, MATCH_KINDS, VerdictEvent
 from knapcache.proxy.events.events import Event
 from knapcache.proxy.events.feature_sums import FeatureTotals, read_amount, read_count, read_names
 from knapcache.proxy.events.labels import MAX_LABELS, OTHER, LabelLimiter, printable
@@ -48,25 +52,9 @@ class ScopeTotals:
 
     @property
     def requests(self) -> int:
-        """All requests that reached the tier."""
         return sum(self.kinds.values())
 
-    @property
-    def served(self) -> int:
-        """Requests that were answered by similarity."""
-        return self.kinds.get("served", 0)
-
-    def labelled(self, source: str | None = None) -> int:
-        """Return the number of labels, of one source or of all."""
-        return sum(count for name, count in self.labels.items() if source in (None, name.split()[0]))
-
-    def wrong(self, source: str | None = None) -> int:
-        """Return how many of them say that the answer was wrong."""
-        chosen = (source,) if source is not None else SOURCES
-        return self.labelled(source) - sum(self.labels.get(f"{each} same", 0) for each in chosen)
-
     def count(self, event: Event) -> None:
-        """Add a request. It must have been at the tier."""
         semantic = event.parts.get("semantic")
         assert semantic is not None
         kind = semantic.kind if semantic.kind in MATCH_KINDS else "failed"
@@ -80,13 +68,11 @@ class ScopeTotals:
             self.usd_saved += event.usd
 
     def count_verdict(self, verdict: VerdictEvent) -> None:
-        """Add a label."""
         source = FEEDBACK if verdict.rung == FEEDBACK else "audit" if verdict.kind == "audit" else "shadow"
         add_to(self.labels, f"{source} {verdict.verdict if verdict.verdict in VERDICTS else 'undecided'}")
         self.judge_usd += verdict.judge_usd
 
     def add(self, other: ScopeTotals) -> None:
-        """Add all requests and labels of other totals."""
         for mine, more in ((self.kinds, other.kinds), (self.labels, other.labels)):
             for name, number in more.items():
                 add_to(mine, name, number)
@@ -111,13 +97,11 @@ class SemanticTotals(FeatureTotals):
     scopes: dict[str, ScopeTotals] = field(default_factory=dict)
 
     def count(self, event: Event) -> None:
-        """Add a request, if it was at the tier."""
         if (part := event.parts.get("semantic")) is not None:
             self.since = min(self.since or event.time, event.time)
             self._scope(part.scope).count(event)
 
     def count_note(self, note: VerdictEvent) -> None:
-        """Add a label."""
         self.since = min(self.since or note.time, note.time)
         self._scope(note.scope).count_verdict(note)
 
@@ -129,7 +113,6 @@ class SemanticTotals(FeatureTotals):
         return found
 
     def add(self, other: SemanticTotals) -> None:
-        """Add all requests and labels of other totals."""
         if not other:
             return
         self.since = min(self.since or other.since, other.since)
@@ -137,18 +120,15 @@ class SemanticTotals(FeatureTotals):
             self._scope(name).add(totals)
 
     def total(self) -> ScopeTotals:
-        """Return the sums over all scopes."""
         found = ScopeTotals()
         for totals in self.scopes.values():
             found.add(totals)
         return found
 
     def __bool__(self) -> bool:
-        """Whether there was a request or a verdict."""
         return bool(self.scopes)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the sums for the history file."""
         return {
             "since": self.since,
             "scopes": {
@@ -191,3 +171,50 @@ def read_scope(value: Any) -> ScopeTotals:
     if not found.labels.keys() <= {f"{source} {verdict}" for source in SOURCES for verdict in VERDICTS}:
         raise ValueError(f"labels must be of {', '.join(SOURCES)}, and {', '.join(VERDICTS)}")
     return found
+
+
+ScopeReports = Sequence[Mapping[str, Any]]
+"""The state of each scope, of `SemanticTier.report`."""
+
+
+def collect_semantic(totals: SemanticTotals, reports: ScopeReports) -> Iterator[Metric]:
+    """Yield all families, in an order that does not depend on the traffic."""
+    scopes = list(totals.scopes.items())
+
+    def counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
+        return CounterMetricFamily(f"knapcache_semantic_{name}", text, labels=["scope", *labels])
+
+    def gauge(name: str, text: str) -> GaugeMetricFamily:
+        return GaugeMetricFamily(f"knapcache_semantic_{name}", text, labels=["scope"])
+
+    requests = counter("requests", "Requests that reached the semantic tier, by what it did with them.", "result")
+    failures = counter("failures", "Requests that the semantic tier could not look up, by reason.", "reason")
+    text = "Matches that were judged, by source (shadow, audit, feedback) and verdict. All but `same` count as wrong."
+    labels = counter("labels", text, "source", "verdict")
+    for name, one in scopes:
+        for reason in FAILURES:
+            failures.add_metric([name, reason], one.reasons.get(reason, 0))
+        for kind in MATCH_KINDS:
+            requests.add_metric([name, kind], one.kinds.get(kind, 0))
+        for source in SOURCES:
+            for verdict in VERDICTS:
+                labels.add_metric([name, source, verdict], one.labels.get(f"{source} {verdict}", 0))
+    yield from (requests, failures, labels)
+    for amount, text in (
+        ("seconds", "Time that the tier took before its requests went on."),
+        ("usd_saved", "US dollars that answers served by similarity had cost. Only answers of known price."),
+        ("judge_usd", "US dollars paid to the model that judges matches."),
+    ):
+        family = counter(amount, text)
+        for name, one in scopes:
+            family.add_metric([name], getattr(one, amount))
+        yield family
+    serving = gauge("serving", "1 while a level is certified and the mode is on, so that the tier serves.")
+    bound = gauge("bound", "Certified bound on the share of wrong answers; 1 while nothing is certified.")
+    alarms = counter("alarms", "How often wrong labels have ended the certificate of a level that served.")
+    for report in reports[:MAX_LABELS]:
+        where, certified = [str(report["scope"])], report.get("bound")
+        serving.add_metric(where, certified is not None and report["mode"] == "on")
+        bound.add_metric(where, 1.0 if certified is None else certified)
+        alarms.add_metric(where, report.get("alarms", 0))
+    yield from (serving, bound, alarms)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 
 def _listed(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
-def _keys_by_word(table: Mapping[str, str]) -> dict[str, str]:
-    """Return the key of each word of a table whose values list words."""
-    return {word: key for key, words in table.items() for word in words.split()}
+def _by_first(groups: str) -> dict[str, str]:
+    """Return the first word of its group for each word."""
+    return {word: words.split()[0] for words in groups.split("|") for word in words.split()}
 
 
 FUNCTION_WORDS = _listed("""
@@ -27,25 +25,12 @@ MOVABLE = _listed("""
     then was were what when where which who why will would""")
 """Words that may stand elsewhere in the sentence: "what is the time" and "the time is what"."""
 
-QUESTION_WORDS = _keys_by_word(
-    {
-        "how": "how",
-        "what": "what which name",
-        "when": "when",
-        "where": "where",
-        "who": "who whom whose",
-        "why": "why reason reasons",
-    }
-)
+QUESTION_WORDS = _by_first("""
+    how | what which name | when | where | who whom whose | why reason reasons""")
 
-NEGATIONS = _keys_by_word(
-    {
-        "not": "not no none nothing nobody nowhere neither nor unable",
-        "without": "without except excluding lacking minus",
-        "never": "never",
-        "rarely": "hardly barely rarely seldom",
-    }
-)
+NEGATIONS = _by_first("""
+    not no none nothing nobody nowhere neither nor unable | without except excluding lacking minus | never | rarely
+    hardly barely seldom""")
 
 NO_NEGATIONS = ("or not", "or no", "not know", "not remember", "not sure", "no idea", "not only", "not forget")
 """Phrases that do not negate the question: "I don't know why it rains" asks why it rains."""
@@ -59,73 +44,21 @@ MULTIPLIERS = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10
 SUFFIXES = {"k": 1000, "m": 10**6, "b": 10**9, "bn": 10**9}
 """Multipliers that follow digits: "10k"."""
 
-UNITS = _keys_by_word(
-    {
-        "mm": "mm millimetre millimeter millimetres millimeters",
-        "cm": "cm centimetre centimeter centimetres centimeters",
-        "m": "metre meter metres meters",
-        "km": "km kms kilometre kilometer kilometres kilometers",
-        "inch": "inch inches",
-        "foot": "foot feet ft",
-        "yard": "yard yards yd",
-        "mile": "mile miles mi",
-        "mg": "mg milligram milligrams",
-        "g": "gram grams",
-        "kg": "kg kgs kilo kilos kilogram kilograms",
-        "ton": "ton tons tonne tonnes",
-        "ounce": "ounce ounces oz",
-        "pound": "pound pounds lb lbs £ gbp quid",
-        "ml": "ml millilitre milliliter millilitres milliliters",
-        "l": "litre liter litres liters",
-        "gallon": "gallon gallons",
-        "cup": "cup cups",
-        "tablespoon": "tablespoon tablespoons tbsp",
-        "teaspoon": "teaspoon teaspoons tsp",
-        "celsius": "celsius centigrade °c",
-        "fahrenheit": "fahrenheit °f",
-        "kelvin": "kelvin",
-        "percent": "percent % percentage",
-        "second": "seconds sec secs",
-        "minute": "minute minutes mins",
-        "hour": "hour hours hr hrs hourly",
-        "day": "day days daily",
-        "week": "week weeks weekly",
-        "month": "month months monthly",
-        "year": "year years yearly annual annually",
-        "century": "century centuries",
-        "byte": "byte bytes",
-        "kb": "kb kilobyte kilobytes",
-        "mb": "mb megabyte megabytes",
-        "gb": "gb gigabyte gigabytes",
-        "tb": "tb terabyte terabytes",
-        "watt": "watt watts",
-        "kw": "kw kilowatt kilowatts",
-        "volt": "volt volts",
-        "dollar": "dollar dollars $ usd buck bucks",
-        "cent": "cent cents",
-        "euro": "euro euros € eur",
-        "yen": "yen ¥ jpy",
-        "rupee": "rupee rupees inr",
-        "peso": "peso pesos",
-    }
-)
+UNITS = _by_first("""
+    mm millimetre millimeter millimetres millimeters | cm centimetre centimeter centimetres centimeters | metre
+    meter metres meters | km kms kilometre kilometer kilometres kilometers | inch inches | foot feet ft | yard yards
+    yd | mile miles mi | mg milligram milligrams | gram grams | kg kgs kilo kilos kilogram kilograms | ton tons
+    tonne tonnes | ounce ounces oz | pound pounds lb lbs £ gbp quid | ml millilitre milliliter millilitres
+    milliliters | litre liter litres liters | gallon gallons | cup cups | tablespoon tablespoons tbsp | teaspoon
+    teaspoons tsp | celsius centigrade °c | fahrenheit °f | kelvin | percent % percentage | seconds sec secs |
+    minute minutes mins | hour hours hr hrs hourly | day days daily | week weeks weekly | month months monthly |
+    year years yearly annual annually | century centuries | byte bytes | kb kilobyte kilobytes | mb megabyte
+    megabytes | gb gigabyte gigabytes | tb terabyte terabytes | watt watts | kw kilowatt kilowatts | volt volts |
+    dollar dollars $ usd buck bucks | cent cents | euro euros € eur | yen ¥ jpy | rupee rupees inr | peso pesos""")
 
-MONTHS = _keys_by_word(
-    {
-        "january": "january jan",
-        "february": "february feb",
-        "march": "march",
-        "april": "april apr",
-        "may": "may",
-        "june": "june jun",
-        "july": "july jul",
-        "august": "august aug",
-        "september": "september sep sept",
-        "october": "october oct",
-        "november": "november nov",
-        "december": "december dec",
-    }
-)
+MONTHS = _by_first("""
+    january jan | february feb | march | april apr | may | june jun | july jul | august aug | september sep sept |
+    october oct | november nov | december dec""")
 AMBIGUOUS_MONTHS = frozenset({"march", "may"})
 BEFORE_MONTH = _listed("in of on by since until till during from to next last this early late mid before after")
 WEEKDAYS = _listed("monday tuesday wednesday thursday friday saturday sunday")

@@ -1,6 +1,6 @@
 """Reads a question: its words, and what two wordings of the same question must agree on.
 
-`read_words` is called once per text. Comparisons (vetoes.py, features.py) use only its result, so they read no text.
+`read_words` is called once per text. Comparisons (differences.py) use only its result, so they read no text.
 Case carries information only where a text uses it: "WHAT IS NICE IN NICE" and its lower-case form give the same result.
 """
 

@@ -47,8 +47,7 @@ def execute(args: argparse.Namespace) -> None:
 
 async def send(settings: list[Any]) -> list[dict[str, Any]]:
     """Send the event, and return a row for each webhook."""
-    from knapcache.features.webhooks.client import WebhookClient
-    from knapcache.features.webhooks.delivery import Webhooks, message_of
+    from knapcache.features.webhooks.delivery import WebhookClient, Webhooks, message_of
 
     with closing(WebhookClient()) as client:
         rows = []

@@ -28,6 +28,7 @@ from urllib.parse import urlsplit
 
 from knapcache.errors import UpstreamFailed
 from knapcache.features.webhooks.settings import WebhookSettings
+from knapcache.proxy.upstream.client import Client, encode_headers
 
 log = logging.getLogger("knapcache.serve")
 
@@ -41,6 +42,22 @@ MAX_RESPONSE = 65_536
 
 Post = Callable[[str, str, dict[str, str], bytes], Awaitable[int]]
 """Sends a body to a base URL and a path with headers, and returns the status. Raises UpstreamFailed."""
+
+
+class WebhookClient:
+    """The proxy's HTTP client, which follows no redirects."""
+
+    def __init__(self) -> None:
+        self._client = Client("the webhook", TIMEOUT, TIMEOUT, TIMEOUT, max_body=MAX_RESPONSE)
+        self.close = self._client.close
+
+    async def post(self, base: str, path: str, headers: dict[str, str], body: bytes) -> int:
+        """Send a body, and return the status. Raises UpstreamFailed."""
+        response = await self._client.request("POST", base, path, encode_headers(headers.items()), body)
+        try:
+            return response.status
+        finally:
+            await response.close()
 
 
 class WebhookDelivery(NamedTuple):
@@ -70,7 +87,6 @@ class Webhook:
         self.last: WebhookDelivery | None = None
 
     def put(self, message: dict[str, Any]) -> None:
-        """Queue an event, or drop it."""
         try:
             self._queue.put_nowait(message)
         except asyncio.QueueFull:
@@ -128,7 +144,6 @@ class Webhooks:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Start the deliveries on the running event loop."""
         self._tasks = [asyncio.create_task(webhook.run()) for webhook in self.all]
 
     def send(self, event: str, **fields: Any) -> None:
@@ -146,5 +161,4 @@ class Webhooks:
 
 
 def message_of(event: str, **fields: Any) -> dict[str, Any]:
-    """Return the body of an event."""
     return {"event": event, "time": time.time(), "id": secrets.token_hex(8), "proxy": socket.gethostname(), **fields}

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from knapcache.features.webhooks.client import WebhookClient
-from knapcache.features.webhooks.delivery import Webhooks
-from knapcache.features.webhooks.models import WebhookStatus, webhook_status
+from pydantic import Field
+
+from knapcache.features.webhooks.delivery import WebhookClient, Webhooks
 from knapcache.features.webhooks.settings import WebhooksSettings
 from knapcache.features.webhooks.watch import StateWatcher
+from knapcache.proxy.admin.models import ResponseModel
 from knapcache.proxy.admin_routes import AdminServices, SummaryField
 from knapcache.proxy.events.pipeline import EventPipeline
 from knapcache.proxy.features import Feature, ProxyContext
+
+
+class WebhookStatus(ResponseModel):
+    """A webhook, and the last delivery of the owner process."""
+
+    name: str
+    events: Annotated[list[str], Field(description="Events that it gets; none: all.")]
+    event: Annotated[str | None, Field(description="The last event that was sent to it; none: there was none.")]
+    time: Annotated[float | None, Field(description="When it was delivered, or tried the last time, Unix time.")]
+    error: Annotated[str, Field(description="Why it was not delivered; empty if it was.")]
 
 
 class WebhooksFeature(Feature):
@@ -35,14 +46,19 @@ class WebhooksFeature(Feature):
         self.run(watcher.run())
 
     def summary_fields(self, admin: AdminServices) -> Sequence[SummaryField]:  # noqa: ARG002
+        text = "The webhooks of the settings."
+        return [SummaryField("webhooks", list[WebhookStatus], text, self._statuses, of_health=True)]
+
+    def _statuses(self) -> list[WebhookStatus]:
         return [
-            SummaryField(
-                "webhooks",
-                list[WebhookStatus],
-                "The webhooks of the settings.",
-                lambda: [webhook_status(webhook) for webhook in self.webhooks.all],
-                of_health=True,
+            WebhookStatus(
+                name=webhook.settings.name,
+                events=list(webhook.settings.events),
+                event=None if webhook.last is None else webhook.last.event,
+                time=None if webhook.last is None else webhook.last.time,
+                error="" if webhook.last is None else webhook.last.error,
             )
+            for webhook in self.webhooks.all
         ]
 
     def notice(self, event: str, fields: dict[str, Any]) -> None:

@@ -32,7 +32,6 @@ def webhook_url(value: str) -> str:
 
 
 def webhook_events(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Check the names of events."""
     if not set(names) <= set(WEBHOOK_EVENTS):
         raise InvalidInput(f"must be some of {', '.join(WEBHOOK_EVENTS)}")
     return names
@@ -61,7 +60,6 @@ class WebhookSettings(Table):
         return found.encode()
 
     def wants(self, event: str) -> bool:
-        """Return whether an event is sent to it."""
         return not self.events or event in self.events
 
     def shown(self) -> dict[str, Any]:

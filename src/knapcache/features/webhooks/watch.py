@@ -33,7 +33,6 @@ class HitRateWindow:
         """Number of the bucket, requests and hits; the newest last."""
 
     def add(self, now: float, hit: bool) -> None:
-        """Count a request."""
         number = int(now // BUCKET)
         if not self._buckets or self._buckets[-1][0] < number:
             self._buckets.append([number, 0, 0])
@@ -71,7 +70,6 @@ class StateWatcher:
         self._fallen = False
 
     def consume(self, events: Sequence[Event]) -> None:
-        """Count requests and hits."""
         for event in events:
             self._hit_rate.add(self._clock(), event.saved)
 
@@ -94,7 +92,6 @@ class StateWatcher:
         self._fallen = fallen
 
     async def run(self) -> None:
-        """Look until the task is cancelled."""
         while True:
             await asyncio.sleep(CHECK_INTERVAL)
             self.look()

@@ -25,7 +25,6 @@ from knapcache.lab.traces.csv_file import chunks
 from knapcache.lab.traces.source import TraceSource
 from knapcache.lab.traces.table import Columns, field
 
-RULES = frozenset({"time", "no-time", "key", "size", "cost", "cost-each", "prices"})
 TIME, INPUT, OUTPUT = "TIMESTAMP", "ContextTokens", "GeneratedTokens"
 
 

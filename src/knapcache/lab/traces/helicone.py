@@ -16,11 +16,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from knapcache.lab.traces.base import BrokenLineError, ColumnRules, LeftOutError, TraceBuilder, number, whole
-from knapcache.lab.traces.calls import FAILED, RULES, CallReader, LoggedCall, body
+from knapcache.lab.traces.calls import FAILED, CallReader, LoggedCall, body
 from knapcache.lab.traces.records import records
 from knapcache.lab.traces.source import TraceSource
-
-__all__ = ["RULES", "is_export", "read"]
 
 COSTS = ("costUSD", "cost_usd", "cost")
 MODELS = ("response_model", "model", "request_model")

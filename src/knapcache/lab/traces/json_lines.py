@@ -11,9 +11,7 @@ from typing import IO, Any, NoReturn
 
 from knapcache.lab.traces.base import BrokenLineError, ColumnRules, TraceBuilder, short
 from knapcache.lab.traces.source import TraceSource
-from knapcache.lab.traces.table import RULES, Columns, add_chunk
-
-__all__ = ["RULES", "objects", "read"]
+from knapcache.lab.traces.table import Columns, add_chunk
 
 ROWS = 512
 

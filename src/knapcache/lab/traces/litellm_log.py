@@ -21,11 +21,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from knapcache.lab.traces.base import BrokenLineError, ColumnRules, LeftOutError, TraceBuilder, number, whole
-from knapcache.lab.traces.calls import FAILED, RULES, CallReader, LoggedCall, body
+from knapcache.lab.traces.calls import FAILED, CallReader, LoggedCall, body
 from knapcache.lab.traces.records import records
 from knapcache.lab.traces.source import TraceSource
-
-__all__ = ["RULES", "is_log", "read"]
 
 NO_KEY = frozenset({"", "Cache OFF", "None"})
 """Values of `cache_key` without a cache."""

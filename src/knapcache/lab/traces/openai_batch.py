@@ -19,11 +19,9 @@ from typing import Any
 
 from knapcache.errors import InvalidInput
 from knapcache.lab.traces.base import BrokenLineError, ColumnRules, TraceBuilder, short, whole
-from knapcache.lab.traces.calls import FAILED, RULES, CallReader, LoggedCall, body
+from knapcache.lab.traces.calls import FAILED, CallReader, LoggedCall, body
 from knapcache.lab.traces.json_lines import objects
 from knapcache.lab.traces.source import TraceSource
-
-__all__ = ["RULES", "read"]
 
 
 @dataclass

@@ -23,16 +23,16 @@ from knapcache.errors import InvalidInput
 from knapcache.lab.trace import Trace
 from knapcache.lab.traces import (
     azure,
+    call_lines,
+    calls,
     csv_file,
     helicone,
     json_lines,
     litellm_log,
     mooncake,
     openai_batch,
-    openai_log,
     oracle_general,
-    parquet,
-    request_log,
+    table,
 )
 from knapcache.lab.traces.base import BrokenLine, BrokenLineError, ColumnRules, Progress, TraceBuilder
 from knapcache.lab.traces.source import TraceSource, file_errors
@@ -69,27 +69,25 @@ def one_by_one(
 
 
 FORMATS = {
-    "csv": TraceFormat(one_by_one(csv_file.read), csv_file.RULES, "time,key,size,cost"),
-    "parquet": TraceFormat(one_by_one(parquet.read), parquet.RULES, "the same columns in Parquet"),
-    "jsonl": TraceFormat(one_by_one(json_lines.read), json_lines.RULES, "the same fields, one object per line"),
+    "csv": TraceFormat(one_by_one(csv_file.read), table.RULES, "time,key,size,cost"),
+    "parquet": TraceFormat(one_by_one(table.read_parquet), table.RULES, "the same columns in Parquet"),
+    "jsonl": TraceFormat(one_by_one(json_lines.read), table.RULES, "the same fields, one object per line"),
     "openai": TraceFormat(
-        one_by_one(openai_log.read), openai_log.RULES, "request and response bodies, one object per line"
+        one_by_one(call_lines.read_openai), calls.RULES, "request and response bodies, one object per line"
     ),
-    "openai-batch": TraceFormat(openai_batch.read, openai_batch.RULES, "input and output files of OpenAI's batch API"),
+    "openai-batch": TraceFormat(openai_batch.read, calls.RULES, "input and output files of OpenAI's batch API"),
     "requests": TraceFormat(
-        one_by_one(request_log.read), request_log.RULES, "request bodies, one per line, with or without an answer"
+        one_by_one(call_lines.read_requests), calls.RULES, "request bodies, one per line, with or without an answer"
     ),
-    "helicone": TraceFormat(helicone.read, helicone.RULES, "Helicone's exports: JSON lines, JSON or CSV", by_time=True),
-    "litellm": TraceFormat(
-        litellm_log.read, litellm_log.RULES, "LiteLLM's spend logs or logging payloads", by_time=True
-    ),
+    "helicone": TraceFormat(helicone.read, calls.RULES, "Helicone's exports: JSON lines, JSON or CSV", by_time=True),
+    "litellm": TraceFormat(litellm_log.read, calls.RULES, "LiteLLM's spend logs or logging payloads", by_time=True),
     "mooncake": TraceFormat(
         one_by_one(mooncake.read),
         mooncake.RULES,
         "hash_ids of prefix blocks, one object per line",
         multiple_files=False,
     ),
-    "azure": TraceFormat(one_by_one(azure.read), azure.RULES, "TIMESTAMP,ContextTokens,GeneratedTokens"),
+    "azure": TraceFormat(one_by_one(azure.read), calls.RULES, "TIMESTAMP,ContextTokens,GeneratedTokens"),
     "oracle-general": TraceFormat(
         one_by_one(oracle_general.read), oracle_general.RULES, "libCacheSim's records of 24 bytes"
     ),
@@ -251,7 +249,7 @@ def format_of_object(fields: Mapping[str, Any]) -> str:
         return "helicone"
     if litellm_log.is_log(fields):
         return "litellm"
-    return "requests" if request_log.is_request(fields) else "jsonl"
+    return "requests" if call_lines.is_request(fields) else "jsonl"
 
 
 def detect_array(path: Path, text: bytes) -> str:

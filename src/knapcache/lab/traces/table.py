@@ -1,4 +1,4 @@
-"""Tables of requests with columns for time, key, size and cost: the common part of CSV, JSON lines and Parquet.
+"""Tables of requests with columns for time, key, size and cost: what CSV, JSON lines and Parquet share, and Parquet.
 
 Rows come in chunks. A valid chunk is added as a whole. Otherwise its rows are added one by one, so that each broken row
 is reported. The result is the same.
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from knapcache.errors import InvalidInput
+from knapcache.errors import InvalidInput, MissingExtra, install_command
 from knapcache.lab.traces.base import (
     BrokenLineError,
     ColumnRules,
@@ -24,8 +24,10 @@ from knapcache.lab.traces.base import (
     short,
     whole,
 )
+from knapcache.lab.traces.source import TraceSource
 
 RULES = frozenset({"time", "no-time", "key", "size", "cost", "cost-each"})
+PARQUET_ROWS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -133,3 +135,27 @@ def keys(column: Sequence[Any]) -> Sequence[Any]:
         raise BrokenLineError
     "".join([key for key in column if type(key) is str]).encode()  # raises for bytes that were not UTF-8
     return column
+
+
+def read_parquet(source: TraceSource, rules: ColumnRules, builder: TraceBuilder) -> None:
+    """Add the rows of a Parquet file to `builder`, in slices. Polars reads it (`lab` extra)."""
+    path = source.path
+    try:
+        import polars
+    except ImportError:
+        raise MissingExtra(f"{path} is Parquet, which needs Polars: {install_command('lab')}") from None
+    builder.units.add(rules.unit)
+    try:
+        table = polars.scan_parquet(path, glob=False)
+        names = table.collect_schema().names()
+        columns = Columns.of(rules, names)
+        columns.find(path, names)
+        total = int(table.select(polars.len()).collect().item())
+        for start in range(0, total, PARQUET_ROWS):
+            rows = table.select(columns.names).slice(start, PARQUET_ROWS).collect()
+            values = {name: rows[name].to_list() for name in columns.names}
+            add_chunk(builder, columns, values, lambda k, start=start: f"row {start + k + 1}")  # type: ignore[misc]
+            if source.progress:
+                source.progress(min(start + PARQUET_ROWS, total), total)
+    except polars.exceptions.PolarsError as error:
+        raise InvalidInput(f"{path} is damaged: {' '.join(str(error).split())}") from None

@@ -1,1 +1,1 @@
-"""For those who run it: the admin API and its door, and the pages of the dashboard."""
+"""The admin API: authentication, routes, models, audit log; and the files of the dashboard."""

@@ -4,7 +4,7 @@
     tokens.py     tokens and their roles      audit.py     the log of admin actions
     models.py     requests and responses      overview.py  the numbers of cache and history
     planning.py   the capacity plan           pages.py     the dashboard's files
-    responses.py  errors and headers
+    responses.py  errors and headers          admin_request.py   a request, and its records in the audit log
 
 Features that are on add routes and fields of GET /summary (proxy/admin_routes.py). A feature may start when settings
 are read again, so the routes are composed again when the features have changed.
@@ -33,11 +33,16 @@ from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from knapcache.proxy.admin import access_models, models, proxy_models, summary_models
-from knapcache.proxy.admin.admin_request import AdminRequest, SetCookie, fields_of, session_info
+from knapcache.proxy.admin import admin_request, models, summary_models
+from knapcache.proxy.admin.admin_request import (
+    AdminRequest,
+    AuditRecords,
+    SetCookie,
+    fields_of,
+    read_body,
+    session_info,
+)
 from knapcache.proxy.admin.amounts import amounts
-from knapcache.proxy.admin.audit import Record
-from knapcache.proxy.admin.audit_records import AuditRecords
 from knapcache.proxy.admin.auth import (
     CHALLENGE,
     AdminAuth,
@@ -51,15 +56,10 @@ from knapcache.proxy.admin.context import AdminContext
 from knapcache.proxy.admin.models import parse_query
 from knapcache.proxy.admin.openapi import ROOT, ROUTES, encoded_document
 from knapcache.proxy.admin.overview import Overview
-from knapcache.proxy.admin.pages import dashboard_routes
-from knapcache.proxy.admin.panels import PanelPage, feature_panels, panel_row
+from knapcache.proxy.admin.pages import PanelPage, dashboard_routes, feature_panels, panel_row
 from knapcache.proxy.admin.planning import Planner
-from knapcache.proxy.admin.request_body import read_body
 from knapcache.proxy.admin.responses import KNOWN_ERRORS, SecurityMiddleware, http_exception, response_of
 from knapcache.proxy.admin_routes import Route, Serve, SummaryField
-from knapcache.proxy.events.history import History
-from knapcache.proxy.events.merged import MergedHistory, MergedRecent
-from knapcache.proxy.events.recent import RecentRequests
 from knapcache.proxy.features import Feature
 from knapcache.proxy.http.asgi_request import RequestRejected
 
@@ -85,10 +85,13 @@ class Admin:
         self.context = context
         self.auth = AdminAuth(context.tokens, context.settings.allowed_hosts, context.sessions)
         self.records = AuditRecords(context.audit, self.in_thread)
+        self.totals, self.recent, self.flush_events = context.history, context.recent, context.flush_events
+        self.read_shared, self.tenant_name = context.refresh, context.authenticator.name_of
+        self.write_record = self.records.write
         self._overview = Overview(context)
         self._listed: dict[tuple[str, ...], float] = {}
         """When a caller's reading of first words was recorded."""
-        self.all_panels = feature_panels(lambda spec: context.features.get(spec.name) is not None)
+        self.all_panels = feature_panels()
         self._planner = Planner(context.request_log)
         self._threads = anyio.CapacityLimiter(THREADS)
         self._composed: tuple[Feature, ...] | None = None
@@ -112,7 +115,6 @@ class Admin:
         return True
 
     async def close(self) -> None:
-        """Stop a running plan."""
         await self._planner.close()
 
     async def in_thread(self, work: Callable[[], R]) -> R:
@@ -123,28 +125,6 @@ class Admin:
                 return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._threads)
         except TimeoutError:
             raise RequestRejected(503, "The store does not answer.", "store_failed", [("retry-after", "10")]) from None
-
-    @property
-    def totals(self) -> History | MergedHistory:
-        """The totals, of all proxies of a shared store."""
-        return self.context.history
-
-    @property
-    def recent(self) -> RecentRequests | MergedRecent:
-        """The recent requests, of all proxies of a shared store."""
-        return self.context.recent
-
-    def flush_events(self) -> None:
-        """Pass buffered events to their consumers."""
-        self.context.flush_events()
-
-    def read_shared(self) -> None:
-        """Read the numbers of other proxies."""
-        self.context.refresh()
-
-    def tenant_name(self, namespace: str) -> str:
-        """Return the name of the tenant that has a namespace."""
-        return self.context.authenticator.name_of(namespace)
 
     async def refresh(self) -> None:
         """Include the requests that have just finished, of this proxy and of others."""
@@ -192,24 +172,25 @@ class Admin:
             await self.write_record(request.record("entry", 200, key=key, content=True))
         return found
 
-    async def audit(self, request: AdminRequest) -> access_models.AuditPage:
+    async def audit(self, request: AdminRequest) -> admin_request.AuditPage:
         rows = await self.records.newest(request.parameters.limit)
-        return access_models.AuditPage(rows=[access_models.AuditRecord(**row) for row in rows])
+        return admin_request.AuditPage(rows=[admin_request.AuditRecord(**row) for row in rows])
 
-    async def rotate_token(self, request: AdminRequest) -> access_models.RotatedToken:
+    async def rotate_token(self, request: AdminRequest) -> admin_request.RotatedToken:
         assert request.caller is not None
         name = request.body.name or request.caller.identity.name
         token = await self.in_thread(lambda: self.context.tokens.rotate(name))
-        return access_models.RotatedToken(name=name, token=token)
+        return admin_request.RotatedToken(name=name, token=token)
 
-    async def list_tokens(self, _: AdminRequest) -> access_models.TokenPage:
-        rows = [access_models.TokenRow(name=one.name, role=one.role) for one in self.context.tokens.all()]
-        return access_models.TokenPage(rows=rows)
+    async def list_tokens(self, _: AdminRequest) -> admin_request.TokenPage:
+        rows = [admin_request.TokenRow(name=one.name, role=one.role) for one in self.context.tokens.all()]
+        return admin_request.TokenPage(rows=rows)
 
     async def panels(self, _: AdminRequest) -> PanelPage:
-        return PanelPage(rows=[panel_row(panel) for panel in self.all_panels])
+        features = self.context.features
+        return PanelPage(rows=[panel_row(spec, on=features.get(spec.name) is not None) for spec, _ in self.all_panels])
 
-    async def proxies(self, _: AdminRequest) -> proxy_models.ProxyPage:
+    async def proxies(self, _: AdminRequest) -> summary_models.ProxyPage:
         return await self.in_thread(self._overview.proxies)
 
     async def requests(self, request: AdminRequest) -> models.RequestPage:
@@ -259,7 +240,7 @@ class Admin:
             raise
         return SetCookie(content=session_info(session), cookie=cookie(session.id, secure=request.secure))
 
-    async def session(self, request: AdminRequest) -> access_models.SessionInfo:
+    async def session(self, request: AdminRequest) -> admin_request.SessionInfo:
         assert request.caller is not None
         assert request.caller.session is not None
         return session_info(request.caller.session)
@@ -270,16 +251,11 @@ class Admin:
         await self.auth.sessions.end(request.caller.session)
         with contextlib.suppress(RequestRejected):  # a log that cannot be written must not keep a session alive
             await self.write_record(request.record("logout", 200))
-        content = access_models.Done(done=True)
+        content = admin_request.Done(done=True)
         return SetCookie(content=content, cookie=cookie("", secure=request.secure, seconds=0))
-
-    async def write_record(self, record: Record) -> None:
-        """Write a record to the audit log. Raises RequestRejected (503) if that fails."""
-        await self.records.write(record)
 
 
 def no_such_entry() -> RequestRejected:
-    """Return the error for an unknown key."""
     return RequestRejected(404, "No entry has this key.", "not_found")
 
 

@@ -4,7 +4,7 @@
     audit-refused.jsonl     refused requests: wrong tokens, and tokens whose role does not allow the action
     NAME.1                  the older part of each
 
-Each line is a JSON object (`access_models.AuditRecord`). It has the parameters of the action, and neither content nor
+Each line is a JSON object (`admin_request.AuditRecord`). It has the parameters of the action, and neither content nor
 secrets. A change is written twice, with one id: before it is carried out, with the status null, and with its result.
 The first line is on disk (fsync) before the change begins. If it cannot be written, the change is refused.
 

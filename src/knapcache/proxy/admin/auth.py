@@ -7,7 +7,7 @@
 
 A request with a token is judged by the token alone: a wrong one is rejected, even with a valid cookie. Sessions are in
 memory. They end with the process, after SESSION_SECONDS, on logout, with their token, or when MAX_SESSIONS newer ones
-exist. Those of proxies with a shared store are also in its engine (shared_sessions.py).
+exist. Those of proxies with a shared store are also in its server (shared_sessions.py).
 
 The CSRF token does more than its name says. Cookies ignore ports: every server on the same host name gets the session
 cookie. The dashboard keeps the CSRF token in the storage of its own origin, so that the cookie alone is worth nothing.
@@ -139,7 +139,6 @@ class Sessions:
         return Session(session, self._csrf(session), identity)
 
     async def end(self, session: Session) -> None:
-        """Log out."""
         self._sessions.pop(token_digest(session.id), None)
 
     def __len__(self) -> int:
@@ -194,7 +193,6 @@ class AdminAuth:
             await self.sessions.refresh(session)
 
     def session(self, request: Request) -> Session | None:
-        """Return the session of the request's cookie, or None."""
         found = _session_cookie(request)
         return self.sessions.find(found) if found is not None else None
 

@@ -11,8 +11,8 @@ from knapcache.proxy.admin.audit import AuditLog
 from knapcache.proxy.admin.auth import Sessions
 from knapcache.proxy.admin.tokens import AdminTokens
 from knapcache.proxy.events.history import History
-from knapcache.proxy.events.merged import MergedHealth, MergedHistory, MergedRecent, SharedProxies
 from knapcache.proxy.events.metrics import Metrics
+from knapcache.proxy.events.published import MergedHealth, MergedHistory, MergedRecent, SharedProxies
 from knapcache.proxy.events.recent import RecentRequests
 from knapcache.proxy.events.upstream_health import UpstreamHealth
 from knapcache.proxy.features import Features

@@ -78,6 +78,17 @@ class RequestsQuery(RequestModel):
     limit: Annotated[QueryInt, Field(ge=1, le=1000)] = 200
 
 
+def check_conditions(data: Any, allowed: str) -> None:
+    """Check the fields of a purge: conditions, or `all`. Raises ValueError."""
+    if not isinstance(data, dict):
+        return
+    given = [name for name in data if name != "dry_run"]
+    if not given or ("all" in given and len(given) > 1):
+        raise ValueError(f"give {allowed}, or all by itself")
+    if None in data.values() or data.get("all") is False:  # both would read as "no condition"
+        raise ValueError("null and false are not conditions")
+
+
 PURGE_CONDITIONS = ("key", "model", "tenant", "older_than", "tags", "system")
 
 
@@ -110,12 +121,7 @@ class Purge(RequestModel):
     @model_validator(mode="before")
     @classmethod
     def _one_condition(cls, data: Any) -> Any:
-        if isinstance(data, dict):
-            given = [name for name in data if name != "dry_run"]
-            if not given or ("all" in given and len(given) > 1):
-                raise ValueError(f"give at least one of {', '.join(PURGE_CONDITIONS)}, or all by itself")
-            if None in data.values() or data.get("all") is False:  # both would read as "no condition"
-                raise ValueError("null and false are not conditions")
+        check_conditions(data, f"at least one of {', '.join(PURGE_CONDITIONS)}")
         return data
 
 
@@ -196,10 +202,9 @@ class Purged(ResponseModel):
     preview: PurgePreview | SkipJsonSchema[None] = None
 
 
-class RequestRow(ResponseModel):
-    """A finished request."""
+class LoggedRequest(ResponseModel):
+    """A finished request. The fields that all lists of them have."""
 
-    serial: Count
     time: float
     endpoint: str
     model: str
@@ -207,7 +212,6 @@ class RequestRow(ResponseModel):
     outcome: str
     status: int
     seconds: float
-    ttfb: float
     stream: bool
     key: str
     size: Count
@@ -216,8 +220,15 @@ class RequestRow(ResponseModel):
     tokens: Count
     upstream_seconds: float
     upstream: str
-    error: str
     route: Annotated[str, Field(description="Name of the route that applies; empty: none does.")]
+
+
+class RequestRow(LoggedRequest):
+    """A finished request."""
+
+    serial: Count
+    ttfb: float
+    error: str
     usd_estimated: Annotated[
         float, Field(description="Dollars that limits have counted because the cost is not known.")
     ]
@@ -236,6 +247,76 @@ class RequestPage(ResponseModel):
         ),
     ]
     rows: list[RequestRow]
+
+
+Kind = Literal[
+    "hit", "similar", "stale", "coalesced", "bypass", "passthrough", "rejected", "failed", "asked", "too_old", "new",
+    "different", "other_tenant", "evicted", "not_admitted", "not_stored", "expired", "lost", "purged", "unusable",
+    "other_worker",
+]  # fmt: skip
+
+
+class RequestPath(RequestModel):
+    """Path parameter of /requests/{serial}."""
+
+    serial: Annotated[QueryInt, Field(ge=0, le=MAX_SERIAL, description="Serial number, as in GET /requests.")]
+
+
+class FieldDifference(ResponseModel):
+    """One field in which two requests differ."""
+
+    field: str
+    text: Annotated[str, Field(description="How it differs, without content.")]
+    here: Annotated[str | None, Field(description="Value in this request; null: not set, or content is not shown.")]
+    there: Annotated[str | None, Field(description="Value in the stored request.")]
+
+
+class SimilarEntry(ResponseModel):
+    """The entry whose request is most similar."""
+
+    key: str
+    endpoint: str
+    model: str
+    tenant: str
+    created: Annotated[float, Field(description="When its answer was fetched.")]
+    stored: Annotated[bool, Field(description="Whether its answer is still in the cache.")]
+    words: Annotated[str | None, Field(description="First words of its prompt; null: content is not shown.")]
+    differences: list[FieldDifference]
+
+
+class Worth(ResponseModel):
+    """Size, cost and request count of an answer, as the policy had them."""
+
+    size: Annotated[float, Field(description="Bytes.")]
+    cost: float
+    requests: Annotated[float, Field(description="As the policy counts them.")]
+    density: Annotated[float, Field(description="requests · cost / size")]
+
+
+class Explanation(ResponseModel):
+    """Why a request had its outcome."""
+
+    kind: Kind
+    title: str
+    text: str
+    at: Annotated[float | None, Field(description="Unix time of what is described, such as the eviction.")] = None
+    own: Annotated[Worth | SkipJsonSchema[None], Field(description="The answer that was evicted or refused.")] = None
+    rival: Annotated[Worth | SkipJsonSchema[None], Field(description="The answer that took its place.")] = None
+    nearest: SimilarEntry | SkipJsonSchema[None] = None
+    compared: Annotated[Count, Field(description="Entries that the request was compared with.")] = 0
+    entries: Annotated[Count, Field(description="Entries in the cache.")] = 0
+
+
+class RequestDetail(RequestRow):
+    """A finished request, and why it had its outcome."""
+
+    attempts: Annotated[list[int], Field(description="Status of each call to the upstream; 0: no response.")]
+    tried: Annotated[list[str], Field(description="Upstreams that failed the request before, and why.")]
+    reason: Annotated[str, Field(description="What in the request explains its outcome, such as its directives.")]
+    words: Annotated[str | None, Field(description="First words of the prompt; null: unknown, or not shown.")]
+    stored: Annotated[bool, Field(description="Whether its answer is in the cache now.")]
+    answer: Annotated[str, Field(description="What became of its answer.")]
+    why: Explanation
 
 
 class Saved(ResponseModel):
@@ -267,7 +348,6 @@ def _first_problem(model: type[RequestModel], error: ValidationError) -> str:
 
 
 def bad_request(message: str) -> RequestRejected:
-    """Return the error for an invalid request."""
     return RequestRejected(400, message, "invalid_request")
 
 

@@ -15,13 +15,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from knapcache.model import Endpoint
-from knapcache.proxy.admin import (
-    access_models,
-    models,
-    panels,
-    proxy_models,
-    summary_models,
-)
+from knapcache.proxy.admin import admin_request, models, pages, summary_models
 from knapcache.proxy.admin.auth import COOKIE
 from knapcache.proxy.admin_routes import Access, RequestModel, ResponseModel, Route
 
@@ -55,8 +49,8 @@ ROUTES: tuple[Route, ...] = (
           parameters=models.KeyPath, errors=(404, 409, 503)),
     Route(method="POST", path="/purge", name="purge", summary="Remove entries", response=models.Purged,
           body=models.Purge, errors=(409, 503)),
-    Route(method="GET", path="/proxies", name="proxies", summary="The proxies of a shared store, and its engine",
-          response=proxy_models.ProxyPage, errors=(503,)),
+    Route(method="GET", path="/proxies", name="proxies", summary="The proxies of a shared store, and its server",
+          response=summary_models.ProxyPage, errors=(503,)),
     Route(method="GET", path="/requests", name="requests", summary="Recent requests of all processes",
           response=models.RequestPage, parameters=models.RequestsQuery, errors=(503,)),
     Route(method="POST", path="/snapshot", name="snapshot", summary="Write the policy's state and the history now",
@@ -68,18 +62,18 @@ ROUTES: tuple[Route, ...] = (
     Route(method="GET", path="/openapi.json", name="openapi", summary="This document", response=None,
           access="public"),
     Route(method="GET", path="/audit", name="audit", summary="The audit log, newest first",
-          response=access_models.AuditPage, parameters=access_models.AuditQuery, operator=True, errors=(503,)),
+          response=admin_request.AuditPage, parameters=admin_request.AuditQuery, operator=True, errors=(503,)),
     Route(method="GET", path="/panels", name="panels", summary="The features on the dashboard, on or off",
-          response=panels.PanelPage),
+          response=pages.PanelPage),
     Route(method="GET", path="/tokens", name="list_tokens", summary="Names and roles of the admin tokens",
-          response=access_models.TokenPage, operator=True),
+          response=admin_request.TokenPage, operator=True),
     Route(method="POST", path="/token/rotate", name="rotate_token", summary="Replace a token that is in a file",
-          response=access_models.RotatedToken, body=access_models.RotateToken, errors=(409,)),
+          response=admin_request.RotatedToken, body=admin_request.RotateToken, errors=(409,)),
     Route(method="POST", path="/login", name="login", summary="Start a session with an admin token",
-          response=access_models.SessionInfo, access="public", body=access_models.Login, errors=(401, 429, 503)),
+          response=admin_request.SessionInfo, access="public", body=admin_request.Login, errors=(401, 429, 503)),
     Route(method="GET", path="/session", name="session", summary="Name and role of the session",
-          response=access_models.SessionInfo, access="session"),
-    Route(method="POST", path="/logout", name="logout", summary="End the session", response=access_models.Done,
+          response=admin_request.SessionInfo, access="session"),
+    Route(method="POST", path="/logout", name="logout", summary="End the session", response=admin_request.Done,
           access="session"),
 )  # fmt: skip
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from typing import Any
@@ -15,17 +16,22 @@ from typing import Any
 from knapcache.cache.purging import purge_conditions
 from knapcache.errors import Incomplete, NotOwner, StoreError
 from knapcache.keys.outline import outline_of
-from knapcache.proxy.admin import models, proxy_models
+from knapcache.proxy.admin import models
 from knapcache.proxy.admin import summary_models as totals
 from knapcache.proxy.admin.amounts import MB, amounts, doubling, first_request, price_of_model, prices_of
 from knapcache.proxy.admin.context import AdminContext
-from knapcache.proxy.admin.route_models import route_statuses
 from knapcache.proxy.admin_routes import SummaryField
+from knapcache.proxy.events.events import Event
 from knapcache.proxy.events.recent import MAX_RECENT
+from knapcache.proxy.routing import RoutedRequest, conditions
+from knapcache.proxy.settings import RouteSettings
 from knapcache.wire.base import expanded
 
 RESCAN_FACTOR = 50.0
 """The entries are scanned again after this many times the duration of the last scan, so at most 2 % of the time."""
+
+CONDITIONS = frozenset(("name", "model", "endpoint", "tenant", "header", "field"))
+NO_REQUEST = RoutedRequest("", "", "", {}, None)
 
 
 def answer_text(payload: bytes, form: str) -> str:
@@ -117,7 +123,7 @@ class Overview:
     def _scanned(self, *, fresh: bool = False) -> dict[str, Any]:
         """Return the least value per megabyte and the bytes of each tenant, from a recent scan unless `fresh`.
 
-        The numbers of a proxy are served while the engine of a shared store is away: then the last scan, or none.
+        The numbers of a proxy are served while the server of a shared store is away: then the last scan, or none.
         """
         began = time.monotonic()
         if fresh or began >= self._scan_expiry:
@@ -139,23 +145,19 @@ class Overview:
             store="memory" if self._context.memory_fallback else "ok" if state == "closed" else state,
             owner=stats["owner"],
             workers=self._context.settings.workers,
-            upstreams=[totals.UpstreamStatus(**upstream) for upstream in self._context.upstream_health.report()],
+            upstreams=self._context.upstream_health.report(),
             breaker=breaker,
-            engine=self._engine(),
+            engine=None if self._context.shared is None else self._context.shared.server(),
             **{field.name: field.value() for field in fields if field.of_health},
         )
 
-    def _engine(self) -> proxy_models.EngineStatus | None:
-        shared = self._context.shared
-        return None if shared is None else proxy_models.EngineStatus(**shared.engine())
-
-    def proxies(self) -> proxy_models.ProxyPage:
+    def proxies(self) -> totals.ProxyPage:
         """Return the proxies that run; without a shared store, this one."""
         context = self._context
         context.refresh()
         shared = context.shared
         if shared is None:
-            own = proxy_models.ProxyRow(
+            own = totals.ProxyRow(
                 id="",
                 host=socket.gethostname(),
                 version=version("knapcache"),
@@ -165,9 +167,8 @@ class Overview:
                 requests=context.history.total().requests,
                 this=True,
             )
-            return proxy_models.ProxyPage(engine=None, rows=[own], ended=0, ignored=0)
-        rows = [proxy_models.ProxyRow(**row) for row in shared.rows()]
-        return proxy_models.ProxyPage(engine=self._engine(), rows=rows, ended=shared.ended, ignored=shared.ignored)
+            return totals.ProxyPage(engine=None, rows=[own], ended=0, ignored=0)
+        return totals.ProxyPage.model_validate(shared.report())
 
     def history(self, span: str) -> totals.UsageHistory:
         self._context.refresh()
@@ -185,16 +186,10 @@ class Overview:
             tenant = self._namespace(tenant, self._scanned(fresh=True)["tenants"]) or tenant
         conditions = query.model_dump() | {"model": query.model or None, "tenant": tenant, "tag": query.tag or None}
         found = self._context.cache.browser.page(words=content, **conditions)
-        rows = [models.EntryRow(**self._named(row, content=content)) for row in found["rows"]]
-        searched = found["searched"] if content else 0
-        return models.EntryPage(
-            total=found["total"],
-            entries=found["entries"],
-            content=content,
-            searched=searched,
-            rows=rows,
-            least_value_per_mb=found["least_value_per_mb"],
-        )
+        del found["tenants"]
+        found["rows"] = [self._named(row, content=content) for row in found["rows"]]
+        found["searched"] = found["searched"] if content else 0
+        return models.EntryPage(content=content, **found)
 
     def entry(self, key: str, *, content: bool) -> models.EntryWithContent | None:
         """Return one entry, or None. content: with request and answer."""
@@ -227,7 +222,7 @@ class Overview:
         if not conditions.dry_run:
             return models.Purged(purged=self._context.cache.purge(chosen))
         found = self._context.cache.browser.purge_preview(chosen)
-        rows = [models.EntryRow(**self._named(row, content=content)) for row in found["rows"]]
+        rows = [self._named(row, content=content) for row in found["rows"]]
         return models.Purged(purged=0, preview=models.PurgePreview(**found | {"rows": rows}))
 
     def save(self) -> bool:
@@ -240,3 +235,24 @@ class Overview:
         self._context.cache.maintain()
         self._context.history.poll_shadows()
         return self._context.history.save()
+
+
+def route_statuses(routes: Iterable[RouteSettings], recent: Iterable[Event]) -> list[totals.RouteStatus]:
+    """Return the routes with the outcomes of recent requests."""
+    outcomes: dict[str, Counter[str]] = {}
+    for event in recent:
+        if event.route:
+            outcomes.setdefault(event.route, Counter())[event.outcome] += 1
+    return [
+        totals.RouteStatus(
+            name=route.name,
+            conditions=[condition.text for condition in conditions(route, NO_REQUEST)],
+            rules={
+                name: value
+                for name, value in route.model_dump(mode="json", exclude_defaults=True).items()
+                if name not in CONDITIONS
+            },
+            recent=dict(outcomes.get(route.name, {})),
+        )
+        for route in routes
+    ]

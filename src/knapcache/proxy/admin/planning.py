@@ -79,7 +79,6 @@ class Planner:
         self._task = asyncio.create_task(self._run(self._folder))
 
     async def close(self) -> None:
-        """Stop a running plan."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -153,7 +152,6 @@ class PlanProgress:
 
     @property
     def share(self) -> float:
-        """Share of the replays that are done."""
         return self._done / self._total if self._total else 0.0
 
     def update(self, line: bytes, now: float) -> bool:

@@ -57,7 +57,6 @@ class SecurityMiddleware:
 
 
 def error_response(status: int, message: str, kind: str, headers: dict[str, str] | None = None) -> Response:
-    """Return an error in the API's format."""
     content = models.Error(error=models.ErrorDetail(message=message, type=kind)).model_dump_json()
     return Response(content, status, headers, "application/json")
 

@@ -1,14 +1,14 @@
 """Sessions of proxies with a shared store: a login at one is valid at all, behind a load balancer without affinity.
 
-A session is also a document in the engine, by the digest of its cookie, with the digest and the name of its token. A
+A session is also a document in the server, by the digest of its cookie, with the digest and the name of its token. A
 proxy trusts the copy in its memory for CHECK_SECONDS; then it looks whether the document is still there. So a logout is
 effective everywhere within that time. The key of the CSRF tokens follows from the secret, which all proxies have.
 
-    the engine is away     sessions in memory stay valid; a new login is valid here, and published later
-    logout while away      the session is refused here, and its document is removed when the engine answers
+    the server is away     sessions in memory stay valid; a new login is valid here, and published later
+    logout while away      the session is refused here, and its document is removed when the server answers
     another token          a proxy that does not know the token of a session refuses it
 
-Who can write to the engine, but does not know the secret, can end sessions and not begin one: documents are sealed.
+Who can write to the server, but does not know the secret, can end sessions and not begin one: documents are sealed.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ KIND = "session"
 VERSION = 1
 CHECK_SECONDS = 1.0
 MAX_SHARED = 1000
-"""Sessions in the engine. The oldest end first."""
+"""Sessions in the server. The oldest end first."""
 MAX_COOKIE = 128
 """Characters of a cookie that is looked for."""
 DEADLINE = 2.0
-"""Seconds that a request waits for the engine. Its own timeout is shorter."""
+"""Seconds that a request waits for the server. Its own timeout is shorter."""
 THREADS = 4
 T = TypeVar("T")
 
@@ -152,4 +152,4 @@ class SharedSessions(Sessions):
             with anyio.fail_after(DEADLINE):
                 return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._threads)
         except TimeoutError:
-            raise StoreError("the engine did not answer in time") from None
+            raise StoreError("the server did not answer in time") from None

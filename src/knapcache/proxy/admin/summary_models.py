@@ -1,4 +1,4 @@
-"""Responses of the admin API with totals: GET /summary, GET /history and GET /plan."""
+"""Responses of the admin API with totals: GET /summary, GET /history, GET /plan and GET /proxies."""
 
 from __future__ import annotations
 
@@ -8,9 +8,53 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, create_model
 
 from knapcache.proxy.admin.models import Count, ResponseModel
-from knapcache.proxy.admin.proxy_models import EngineStatus
-from knapcache.proxy.admin.route_models import RouteStatus
 from knapcache.proxy.admin_routes import SummaryField
+from knapcache.proxy.events.upstream_health import UpstreamStatus
+
+Prices = Literal["known", "mixed", "none", "simulated"]
+
+
+class StoreServerStatus(ResponseModel):
+    """The Valkey or Redis server of a shared store, as this proxy sees it."""
+
+    place: Annotated[str, Field(description="Host and port, without user and password.")]
+    state: Annotated[
+        Literal["ok", "read-only", "away"],
+        Field(description="read-only: it answers and takes no writes. away: it does not answer, or cannot be used."),
+    ]
+    since: Annotated[float | None, Field(description="Unix time since which it is so; none if it is ok.")]
+    reason: Annotated[str, Field(description="Why; empty if it is ok.")]
+
+
+class ProxyRow(ResponseModel):
+    """A proxy that runs."""
+
+    id: str
+    host: str
+    version: str
+    started: Annotated[float, Field(description="Unix time.")]
+    workers: Count
+    owner: Annotated[bool, Field(description="Whether it decides what the shared store keeps.")]
+    requests: Annotated[Count, Field(description="All requests in its history.")]
+    this: Annotated[bool, Field(description="Whether it is the one that answers.")]
+
+
+class ProxyPage(ResponseModel):
+    """The proxies of a shared store. Without one, and while its server is away, only the one that answers."""
+
+    engine: Annotated[StoreServerStatus | None, Field(description="None: this proxy has no shared store.")]
+    rows: list[ProxyRow]
+    ended: Annotated[Count, Field(description="Proxies that have ended, and whose requests are part of the sums.")]
+    ignored: Annotated[Count, Field(description="Documents of other proxies that could not be read.")]
+
+
+class RouteStatus(ResponseModel):
+    """A route, in the order of the settings."""
+
+    name: str
+    conditions: Annotated[list[str], Field(description="All of them must hold; none: every request meets it.")]
+    rules: Annotated[dict[str, Any], Field(description="Its settings that are not the default.")]
+    recent: Annotated[dict[str, Count], Field(description="Of the recent requests, how many had which outcome.")]
 
 
 class Usage(ResponseModel):
@@ -136,28 +180,6 @@ class FirstRequest(ResponseModel):
     ]
 
 
-class UpstreamStatus(ResponseModel):
-    """Calls to one upstream, by all processes."""
-
-    name: str
-    state: Literal["ok", "failing"]
-    calls: Count
-    errors: Count
-    failing_since: Annotated[float | None, Field(description="Unix time.")]
-    reason: Annotated[str, Field(description="Why it fails, in plain words.")]
-    failed: Annotated[Count, Field(description="Requests that it has failed since.")]
-    last_failure: Annotated[float | None, Field(description="Unix time of the last of them.")]
-    failing_now: Annotated[
-        bool, Field(description="failing, and the last failure is a minute old at most or it is open.")
-    ]
-    fallback: Annotated[str, Field(description="The upstream that answered the last of them; empty: none did.")]
-    health: Annotated[
-        Literal["healthy", "open", "half-open"],
-        Field(description="open: routes send requests to another upstream; half-open: the next request is a probe."),
-    ]
-    open_until: Annotated[float | None, Field(description="Unix time of the next probe; null: healthy.")]
-
-
 class HealthStatus(ResponseModel):
     """State of the store and of the upstreams."""
 
@@ -167,7 +189,7 @@ class HealthStatus(ResponseModel):
     upstreams: list[UpstreamStatus]
     breaker: dict[str, Any]
     engine: Annotated[
-        EngineStatus | None,
+        StoreServerStatus | None,
         Field(description="Of a shared store. While it is away, the numbers are those of this proxy."),
     ]
 
@@ -181,7 +203,7 @@ class Summary(ResponseModel):
     version: str
     unit: Annotated[str, Field(description="Unit of every cost: usd, seconds, or a blend. Costs contain estimates.")]
     prices: Annotated[
-        Literal["known", "mixed", "none", "simulated"],
+        Prices,
         Field(description="Of which answers the dollars are: all, some, none; simulated: of some at made-up prices."),
     ]
     amounts: Amounts

@@ -151,7 +151,6 @@ class AdminTokens:
             self._lock.release()
 
     def _files(self) -> dict[str, Path]:
-        """Return the files of tokens by name."""
         found = {each.name: each.token_file for each in self._settings.admin_tokens if each.token_file is not None}
         if self._folder is not None and self._settings.fixed_admin_token is None:
             found[ADMIN] = self._folder / TOKEN

@@ -2,25 +2,26 @@
 // bounded.
 //
 //     frame.js    views and their addresses   api.js      requests to the server   poll.js    when to poll
-//     usage.js    formulas on usage totals    amounts.js  dollars, seconds, shares format.js  texts of numbers
+//     amounts.js  formulas on usage totals; dollars, seconds, shares               format.js  texts of numbers
 //     dom.js, table.js, dialogs.js, charts.js, scale.js: elements
 //     overview.js, entries.js, requests.js, savings.js, settings.js: one view each. Views share no state
 //     features: each has its own module, panel.js, in its folder
 
 import * as api from "./api.js";
-import { closeOnOutsideClick } from "./dialogs.js";
-import { byId, setText } from "./dom.js";
+import { closeOnOutsideClick, panel } from "./dialogs.js";
+import { byId, h, setText } from "./dom.js";
 import { view as entries } from "./entries.js";
 import { age } from "./format.js";
-import { addFeatures, addView, setSummary } from "./frame.js";
+import { addFeatures, addView, allViews, goTo, setSummary } from "./frame.js";
 import { showAlerts } from "./health.js";
 import { view as overview } from "./overview.js";
 import { Poll } from "./poll.js";
 import { pause, view as requests } from "./requests.js";
 import { view as savings } from "./savings.js";
 import { view as settings } from "./settings.js";
-import { bindShortcuts, showShortcuts } from "./shortcuts.js";
 import { connect } from "./welcome.js";
+
+const SEQUENCE_TIME = 1200; // ms between g and the letter after it
 
 const poll = new Poll(refresh, showConnection);
 let started = false, updatedAt = null, countdown = 0;
@@ -114,7 +115,52 @@ async function start() {
   else showLogin("");
 }
 
-// Views, buttons and keyboard shortcuts.
+// Keyboard shortcuts. They are off in text fields and while a dialog is open. The browser itself closes dialogs on Esc.
+
+/** Show the list of shortcuts, and who is logged in. */
+function showShortcuts({ name, role }, logout) {
+  const row = (keys, what) => h("div", {}, h("dt", {}, keys.map((key) => h("kbd", {}, key))), h("dd", {}, what));
+  panel("Keyboard shortcuts",
+    h("dl", { class: "keys" },
+      row(["/"], "Search entries"),
+      allViews().map(({ key, title }, k) => row([...(key ? ["g", key] : []), ...(k < 9 ? [String(k + 1)] : [])], title)),
+      row(["p"], "Pause or resume requests"), row(["d"], "Light or dark theme"), row(["c"], "Connect an app"),
+      row(["↑", "↓"], "In a table: previous or next row"), row(["←", "→"], "In a chart: previous or next step"),
+      row(["?"], "This list"), row(["Esc"], "Close")),
+    h("p", { class: "sub" }, "Press g and then the letter, or only the digit. This page loads nothing from other hosts and sends nothing to them."),
+    h("div", { class: "buttons" }, name && h("span", { class: "note" }, `Logged in with the token ${name}, role ${role}`), h("button", { type: "button", id: "logout", on: { click: logout } }, "Log out")));
+}
+
+/** actions: {help, pause, theme, connect}. */
+function bindShortcuts(actions) {
+  let prefixTime = -Infinity; // when g was pressed
+  document.addEventListener("keydown", (event) => {
+    const typing = event.target.closest?.("input, textarea, select, [contenteditable]");
+    if (event.key === "Escape" && typing && !document.querySelector("dialog[open]")) {
+      typing.blur();
+      return;
+    }
+    if (event.ctrlKey || event.metaKey || event.altKey || typing || document.querySelector("dialog[open]")) return;
+    const prefixed = performance.now() - prefixTime < SEQUENCE_TIME;
+    prefixTime = -Infinity;
+    const view = prefixed ? allViews().find(({ key }) => key && key === event.key) : allViews()[Number(event.key) - 1];
+    if (view) goTo(view.name);
+    else if (prefixed) return;
+    else if (event.key === "g") prefixTime = performance.now();
+    else if (event.key === "/") {
+      if (byId("entries").hidden) goTo("entries");
+      byId("search").focus();
+      byId("search").select();
+    } else if (event.key === "?") actions.help();
+    else if (event.key === "p") actions.pause();
+    else if (event.key === "d") actions.theme();
+    else if (event.key === "c") actions.connect();
+    else return;
+    event.preventDefault();
+  });
+}
+
+// Views and buttons.
 
 addView("overview", "Overview", overview, "o");
 addView("entries", "Entries", entries, "e");

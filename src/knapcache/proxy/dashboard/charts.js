@@ -1,11 +1,15 @@
-// Spend over time as SVG: the cost with the cache, the cost without it, and the savings between the two lines.
+// The history of usage for a selected span of time, and spend over time as SVG: the cost with the cache, the cost without it,
+// and the savings between the two lines.
 //
 // A cursor shows the numbers of a step, by pointer or by keyboard (arrows, Home, End). For screen readers the chart is a
 // slider over time.
 
-import { h, s } from "./dom.js";
+import { sum } from "./amounts.js";
+import * as api from "./api.js";
+import { toast } from "./dialogs.js";
+import { h, radioGroup, s } from "./dom.js";
 import { percent, range } from "./format.js";
-import { sum } from "./usage.js";
+import { summary } from "./frame.js";
 import { amounts, grouped, times } from "./scale.js";
 
 const HEIGHT = 264, TOP = 12, BOTTOM = 26;
@@ -145,5 +149,28 @@ export class SpendChart {
     if (to === undefined || last < 0) return;
     event.preventDefault();
     this.#select(Math.max(0, Math.min(last, to)));
+  }
+}
+
+const SPANS = [["hour", "Hour"], ["day", "Day"], ["month", "Month"], ["all", "All"]];
+const SHORT = 2 * 3600; // seconds; a shorter history is shown by the hour
+
+export class History {
+  #draw; #calls = 0;
+
+  /** root: an element for the switch; draw({step, points}): called after each load. */
+  constructor(root, draw) {
+    this.#draw = draw;
+    this.span = summary.now - summary.since < SHORT ? "hour" : "day";
+    radioGroup(root, SPANS, this.span, (span) => {
+      this.span = span;
+      this.load().catch((error) => toast(error.message, "bad"));
+    });
+  }
+
+  async load() {
+    const call = ++this.#calls;
+    const found = await api.get("/history", { span: this.span });
+    if (call === this.#calls) this.#draw(found); // a later call has not overtaken this one
   }
 }

@@ -38,7 +38,7 @@ export function showAlerts({ health, now, version }) {
 /** Draw the card of the overview: store and upstreams. */
 export function drawHealth({ health, now, started }) {
   const [kind, words] = storeState(health), { engine, upstreams } = health;
-  byId("store").replaceChildren(facts([["Store", words, kind], engine && ["Engine", ...ENGINE[engine.state]], ["Uptime", age(now - started)]]));
+  byId("store").replaceChildren(facts([["Store", words, kind], engine && ["Store server", ...ENGINE[engine.state]], ["Uptime", age(now - started)]]));
   byId("upstreams").replaceChildren(...(upstreams.length ? upstreams.map((upstream) => h("li", { class: upstream.failing_now ? "failing" : "" },
     dot(upstream.failing_now ? "bad" : upstream.state === "failing" ? "fair" : UPSTREAM[upstream.health] ?? "fair"),
     h("b", {}, upstream.name), h("span", { class: "note" }, upstreamText(upstream, now)),
@@ -52,14 +52,14 @@ export function serverFacts({ policy, health, storage, started, now }) {
   const [kind, words] = storeState(health), breaker = health.breaker ?? {}, engine = health.engine;
   return [facts([
     ["Store", words, kind],
-    engine && ["Engine", ...ENGINE[engine.state]],
+    engine && ["Store server", ...ENGINE[engine.state]],
     ["Owner", engine ? (health.owner ? "this proxy" : "another proxy") : (health.owner ? "this process" : "another process")],
     health.workers > 1 && ["Workers", count(health.workers)],
     breaker.opened > 0 && ["Breaker", `opened ${counted(breaker.opened, "time")}, ${counted(breaker.skipped, "read")} skipped`],
     ["Uptime", `${age(now - started)}, since ${moment(started)}`],
   ]), facts([
     ["Capacity", `${bytes(storage.capacity)} as configured, ${bytes(storage.usable)} for entries`],
-    storage.disk_bytes != null && [engine ? "In the engine" : "On disk", `${bytes(storage.disk_bytes)}, with ${engine ? "the nursery" : "the log, which is allocated at start"}, and free space`],
+    storage.disk_bytes != null && [engine ? "In the store server" : "On disk", `${bytes(storage.disk_bytes)}, with ${engine ? "the nursery" : "the log, which is allocated at start"}, and free space`],
     ["Policy", policy.ids != null && health.owner ? `${policy.name}, ${counted(policy.ids, "key")} tracked` : policy.name],
     calls > 0 && ["Oracle (knapsack solver)", `${counted(calls, "call")}${timed ? `, ${time(policy.oracle_seconds / calls)} each, ${percent(policy.oracle_seconds / Math.max(1, now - started))} of the time` : ""}`],
   ])];

@@ -1,13 +1,12 @@
 // The overview: savings, hit rates, capacity, spend over time, health, and one part of each feature that is on.
 
+import { fromCache, hitRate, sum } from "./amounts.js";
+import { History, SpendChart } from "./charts.js";
 import { copyable, panel } from "./dialogs.js";
 import { byId, h, radioGroup, setText } from "./dom.js";
-import { SpendChart } from "./charts.js";
 import { bytes, count, day, minute, noun, percent, time, usd } from "./format.js";
 import { panels, shown } from "./frame.js";
 import { drawHealth } from "./health.js";
-import { History } from "./history.js";
-import { fromCache, hitRate, sum } from "./usage.js";
 import { drawWelcome } from "./welcome.js";
 
 /** When the history began, as text. */

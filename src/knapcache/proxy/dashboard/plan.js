@@ -3,13 +3,12 @@
 // Savings are those of the log's own span. A log of a day or more is also projected, with a range (lab/projection.py).
 // The capacity axis is logarithmic, because the plan goes from 1 % of the working set to all of it.
 
+import { Shown, policyName } from "./amounts.js";
 import * as api from "./api.js";
+import { toast } from "./dialogs.js";
 import { byId, h, s, setText } from "./dom.js";
 import { age, bytes, count, percent, time } from "./format.js";
-import { Shown } from "./amounts.js";
-import { toast } from "./dialogs.js";
 import { summary } from "./frame.js";
-import { policyName } from "./usage.js";
 import { amounts } from "./scale.js";
 
 const INTERVAL = 1000; // ms between polls of a running plan

@@ -1,13 +1,13 @@
 // The view of savings: by policy, by capacity, by model and by tenant.
 
+import { hitRate, savingsByPolicy, sum } from "./amounts.js";
+import { History } from "./charts.js";
 import { byId, h, setText } from "./dom.js";
 import { bytes, count, noun, percent, usd } from "./format.js";
 import { shown } from "./frame.js";
-import { History } from "./history.js";
 import { since } from "./overview.js";
 import { Plan } from "./plan.js";
 import { TableCard } from "./table.js";
-import { hitRate, savingsByPolicy, sum } from "./usage.js";
 import { noRequests } from "./welcome.js";
 
 const MAX_ROWS = 50; // per table; the server sums up the others in one row

@@ -64,7 +64,6 @@ class PaymentEvent(NamedTuple):
 
 
 def payment_of(endpoint: str, model: str, tenant: str, bill: Bill, usd_estimated: float = 0.0) -> PaymentEvent:
-    """Return the event of a call in the background."""
     usd, seconds, cost, _, tokens, _ = bill
     return PaymentEvent(endpoint, model, tenant, usd, seconds, cost, tokens, usd_estimated)
 
@@ -151,12 +150,11 @@ Note = tuple[str, Any]
 
 def shortened(event: Event, waiting: int = MAX_BUFFERED) -> Event:
     """Return an event whose parts take little memory. waiting: how many events are kept beside it."""
-    if not event.parts:
-        return event
-    parts = {
-        name: part.shortened(waiting) if hasattr(part, "shortened") else part for name, part in event.parts.items()
-    }
-    return event._replace(parts=parts)
+    changed = {}
+    for name, part in event.parts.items():
+        if (shorter := getattr(part, "shortened", None)) is not None and (found := shorter(waiting)) is not part:
+            changed[name] = found
+    return event._replace(parts={**event.parts, **changed}) if changed else event
 
 
 class EventConsumer(Protocol):
@@ -194,7 +192,6 @@ class EventBuffer:
         """Events that did not fit."""
 
     def append(self, event: Event) -> None:
-        """Add the event of a finished request."""
         if len(event.model) > MAX_TEXT or len(event.trace) > MAX_TEXT or len(event.reason) > MAX_TEXT:
             model, trace, reason = event.model[:MAX_TEXT], event.trace[:MAX_TEXT], event.reason[:MAX_TEXT]
             event = event._replace(model=model, trace=trace, reason=reason)
@@ -215,7 +212,6 @@ class EventBuffer:
             self.dropped += 1
 
     def append_payment(self, payment: PaymentEvent) -> None:
-        """Add a call in the background."""
         if len(self._payments) < MAX_NOTES:
             self._payments.append(payment)
         else:

@@ -7,6 +7,7 @@ is off it keeps what the file has.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date
@@ -21,34 +22,34 @@ LAST_DAY = date.max.toordinal()
 T = TypeVar("T")
 
 
-class FeatureTotals:
+class FeatureTotals(ABC):
     """Sums of one feature over some requests. An object without arguments is the sum of none."""
 
     __slots__ = ()
 
+    @abstractmethod
     def count(self, event: Event) -> None:
         """Add a request whose event has a part of the feature."""
-        raise NotImplementedError
 
-    def count_note(self, note: Any) -> None:
-        """Add a note of the feature."""
+    def count_note(self, note: Any) -> None:  # noqa: B027
+        """Add a note of the feature. Not every feature has notes."""
 
+    @abstractmethod
     def add(self, other: Any) -> None:
         """Add all requests of other sums."""
-        raise NotImplementedError
 
+    @abstractmethod
     def __bool__(self) -> bool:
         """Whether anything was counted."""
-        raise NotImplementedError
 
+    @abstractmethod
     def to_json(self) -> dict[str, Any]:
         """Return the sums for the history file."""
-        raise NotImplementedError
 
     @classmethod
+    @abstractmethod
     def from_json(cls, value: Any) -> Self:
         """Return the sums of `to_json`. Raises InvalidInput for anything else."""
-        raise NotImplementedError
 
 
 TotalsClasses = Mapping[str, type[FeatureTotals]]
@@ -85,7 +86,6 @@ class FeatureSums:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """Return the sums for the history file."""
         return {"total": self.total.to_json(), "day": self.day, "today": self.today.to_json()}
 
     @classmethod
@@ -101,21 +101,18 @@ class FeatureSums:
 
 
 def read_names(value: Any, limit: int, read: Callable[[Any], T]) -> dict[str, T]:
-    """Return values by name."""
     if not isinstance(value, dict) or len(value) > limit or any(name != printable(name) for name in value):
         raise ValueError(f"an object with at most {limit} names is needed")
     return {name: read(one) for name, one in value.items()}
 
 
 def read_count(value: Any) -> int:
-    """Return a whole number, 0 or more."""
     if type(value) is not int or value < 0:
         raise ValueError(f"a whole number, 0 or more, is needed, not {str(value)[:40]!r}")
     return value
 
 
 def read_amount(value: Any) -> float:
-    """Return a number, 0 or more."""
     if type(value) not in (int, float) or not 0 <= value < math.inf:
         raise ValueError(f"a number, 0 or more, is needed, not {str(value)[:40]!r}")
     return float(value)

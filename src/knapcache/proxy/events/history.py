@@ -33,9 +33,9 @@ from knapcache.errors import InvalidInput, KnapcacheError
 from knapcache.proxy.events.events import Event, Note, PaymentEvent
 from knapcache.proxy.events.feature_sums import FeatureSums, FeatureTotals, TotalsClasses
 from knapcache.proxy.events.history_file import NO_TOTALS, HistoryTable, pack, unpack
-from knapcache.proxy.events.history_parts import BOUNDARY_STEP, MAX_ROWS, Boundary, closed_part, open_part
 from knapcache.proxy.events.history_reader import HOUR, MINUTE, HistoryReader
 from knapcache.proxy.events.labels import LabelLimiter
+from knapcache.proxy.events.shared_documents import BOUNDARY_STEP, MAX_ROWS, Boundary, closed_part, open_part
 from knapcache.proxy.events.usage import NO_CACHE, UsageRow, sum_rows
 from knapcache.proxy.settings.secrets import open_private
 
@@ -90,7 +90,6 @@ class History(HistoryReader):
     # Input.
 
     def consume(self, events: Sequence[Event]) -> None:
-        """Add a batch of requests."""
         if not events:
             return
         with self._lock:
@@ -108,7 +107,6 @@ class History(HistoryReader):
             self._changed()
 
     def consume_payments(self, payments: Sequence[PaymentEvent]) -> None:
-        """Add a batch of calls in the background."""
         with self._lock:
             self._begin_minute()
             for payment in payments:
@@ -116,7 +114,6 @@ class History(HistoryReader):
             self._changed()
 
     def consume_notes(self, notes: Sequence[Note]) -> None:
-        """Add a batch of notes of features."""
         with self._lock:
             self._begin_minute()
             for name, note in notes:
@@ -216,7 +213,7 @@ class History(HistoryReader):
             self._merge()
             yield self._table
 
-    # Parts for other proxies (history_parts.py).
+    # Parts for other proxies (shared_documents.py).
 
     @property
     def changes(self) -> int:
@@ -301,7 +298,6 @@ class History(HistoryReader):
 
 
 def shadow_costs(stats: dict[str, Any]) -> dict[str, float]:
-    """Return what each shadow has spent in total."""
     return dict(stats.get("shadows") or {})
 
 

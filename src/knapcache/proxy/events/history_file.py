@@ -114,7 +114,7 @@ def unpack(document: bytes, totals: TotalsClasses = NO_TOTALS, *, whole: bool = 
     """Return the table of `pack`, also of an older version. Raises InvalidInput for anything else.
 
     totals   classes for the sums of features. Other sums stay as they are
-    whole    days, models and tenants must add up to the total. False: it is a part (history_parts.py), of which
+    whole    days, models and tenants must add up to the total. False: it is a part (shared_documents.py), of which
              sums of other features are dropped
     """
     try:

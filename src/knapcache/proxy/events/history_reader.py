@@ -5,6 +5,7 @@ Rows of several histories are added: rows of the same minute, hour, day, model o
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from datetime import date, datetime, tzinfo
 from datetime import time as clock_time
@@ -30,7 +31,7 @@ SPANS = {"hour": Span(MINUTE, 60), "day": Span(5 * MINUTE, 288), "month": Span(6
 """And "all": a point for each day since the first."""
 
 
-class HistoryReader:
+class HistoryReader(ABC):
     """Reads the rows of some tables. Its results are copies."""
 
     zone: tzinfo | None
@@ -40,9 +41,9 @@ class HistoryReader:
     now: Callable[[], float]
     """Returns Unix time."""
 
+    @abstractmethod
     def tables(self) -> Iterator[HistoryTable]:
         """Yield the tables. None may be read after the next one was asked for."""
-        raise NotImplementedError
 
     @property
     def since(self) -> float:
@@ -55,15 +56,12 @@ class HistoryReader:
         return sum_rows(table.days[today] for table in self.tables() if today in table.days)
 
     def total(self) -> UsageRow:
-        """Return the row since the histories began."""
         return sum_rows(table.total for table in self.tables())
 
     def models(self) -> dict[str, UsageRow]:
-        """Return the total by model."""
         return self._named("models")
 
     def tenants(self) -> dict[str, UsageRow]:
-        """Return the total by tenant."""
         return self._named("tenants")
 
     def _named(self, kind: str) -> dict[str, UsageRow]:

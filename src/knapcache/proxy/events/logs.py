@@ -168,7 +168,6 @@ class LogHandler(logging.Handler):
         return self._worker.lost
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue a line for the thread."""
         try:
             line = self.format(record)
         except Exception as error:  # an edge of the proxy: a field without a text must not fail a request
@@ -184,7 +183,6 @@ class LogHandler(logging.Handler):
             self._worker.count_lost(len(lines))
 
     def close(self) -> None:
-        """Write what is queued."""
         self._worker.close(2.0)
         super().close()
 
@@ -239,7 +237,6 @@ class AccessLog:
     """Logs one line for each request, at level debug."""
 
     def consume(self, events: Sequence[Event]) -> None:
-        """Log a batch."""
         if access.isEnabledFor(logging.DEBUG):
             for event in events:
                 access.debug("request", extra={name: getattr(event, name) for name in ACCESS_FIELDS})

@@ -19,6 +19,7 @@ import asyncio
 import logging
 import time
 from bisect import bisect_left
+from collections.abc import Sequence
 from itertools import accumulate
 
 log = logging.getLogger("knapcache.serve")
@@ -32,6 +33,25 @@ LONG_STALL, LOG_INTERVAL = 1.0, 60.0
 """Seconds of a stall that is logged, and seconds between two such lines."""
 
 
+class Durations:
+    """A histogram: counts by bucket, and the sum. bounds: the buckets' upper bounds in seconds."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds, self.counts, self.total = bounds, [0] * (len(bounds) + 1), 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count a duration."""
+        self.counts[bisect_left(self.bounds, seconds)] += 1
+        self.total += seconds
+
+    def samples(self) -> tuple[list[tuple[str, float]], float]:
+        """Return cumulated counts by upper bound, and the sum."""
+        bounds = [*map(str, self.bounds), "+Inf"]
+        return list(zip(bounds, accumulate(self.counts), strict=True)), self.total
+
+
 class LoopWatchdog:
     """Measures the event loop on which it is started. Other threads may read its numbers."""
 
@@ -40,8 +60,7 @@ class LoopWatchdog:
         """Seconds of the longest stall."""
         self.longest_cpu = 0.0
         """Seconds of the longest CPU stall."""
-        self._wall, self._cpu_bound = ([0] * (len(BUCKETS) + 1) for _ in CLOCKS)
-        self._wall_total = self._cpu_total = 0.0
+        self.stalls = {clock: Durations(BUCKETS) for clock in CLOCKS}
         self._timer: asyncio.TimerHandle | None = None
         self._due = self._cpu = 0.0
         self._logged = float("-inf")
@@ -60,27 +79,15 @@ class LoopWatchdog:
             self._timer = None
 
     def reset(self) -> None:
-        """Forget the longest stalls."""
         self.longest = self.longest_cpu = 0.0
-
-    def samples(self, clock: str) -> tuple[list[tuple[str, float]], float]:
-        """Return cumulated counts of stalls by upper bound, and their sum in seconds. clock: one of CLOCKS."""
-        bounds = [*map(str, BUCKETS), "+Inf"]
-        counts, total = {"wall": (self._wall, self._wall_total), "cpu": (self._cpu_bound, self._cpu_total)}[clock]
-        return list(zip(bounds, accumulate(counts), strict=True)), total
 
     def _measure(self, loop: asyncio.AbstractEventLoop) -> None:
         now, cpu = time.monotonic(), time.process_time()
         stall = max(0.0, now - self._due)
         cpu_stall = min(stall, cpu - self._cpu)
-        self._wall[bisect_left(BUCKETS, stall)] += 1
-        self._cpu_bound[bisect_left(BUCKETS, cpu_stall)] += 1
-        self._wall_total += stall
-        self._cpu_total += cpu_stall
-        if stall > self.longest:
-            self.longest = stall
-        if cpu_stall > self.longest_cpu:
-            self.longest_cpu = cpu_stall
+        self.stalls["wall"].add(stall)
+        self.stalls["cpu"].add(cpu_stall)
+        self.longest, self.longest_cpu = max(self.longest, stall), max(self.longest_cpu, cpu_stall)
         if stall > LONG_STALL and now - self._logged > LOG_INTERVAL:
             self._logged = now
             log.warning("Event loop blocked for %.1f seconds; no request was served during that time.", stall)

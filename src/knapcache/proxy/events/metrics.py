@@ -15,7 +15,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
-from itertools import accumulate
 from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -26,7 +25,7 @@ from prometheus_client.registry import Collector
 from knapcache.errors import InvalidInput, StoreError
 from knapcache.proxy.events.events import OUTCOMES, Event, PaymentEvent
 from knapcache.proxy.events.labels import OTHER, LabelLimiter
-from knapcache.proxy.events.loop_watchdog import CLOCKS, LoopWatchdog
+from knapcache.proxy.events.loop_watchdog import Durations, LoopWatchdog
 from knapcache.proxy.events.upstream_health import HEALTH_STATES
 from knapcache.proxy.events.usage import UsageRow
 
@@ -63,21 +62,6 @@ IN_BACKGROUND = ""
 Labels = tuple[str, str, str, str]
 
 
-class Durations:
-    """A histogram: counts by bucket, and the sum."""
-
-    __slots__ = ("counts", "total")
-
-    def __init__(self) -> None:
-        self.counts = [0] * (len(BUCKETS) + 1)
-        self.total = 0.0
-
-    def samples(self) -> tuple[list[tuple[str, float]], float]:
-        """Return cumulated counts by upper bound, and the sum."""
-        bounds = [*map(str, BUCKETS), "+Inf"]
-        return list(zip(bounds, accumulate(self.counts), strict=True)), self.total
-
-
 class Metrics(Collector):
     """Counts events on the event loop's thread. `render` runs on any thread; with many series it takes long.
 
@@ -104,7 +88,7 @@ class Metrics(Collector):
         self._models, self._tenants, self._endpoints = LabelLimiter(), LabelLimiter(), LabelLimiter()
         self._series: dict[Labels, UsageRow] = {}
         """By endpoint, model, tenant and outcome."""
-        self._durations = {outcome: (Durations(), Durations()) for outcome in (*OUTCOMES, OTHER)}
+        self._durations = {outcome: (Durations(BUCKETS), Durations(BUCKETS)) for outcome in (*OUTCOMES, OTHER)}
         """To the last byte and to the first byte, by outcome."""
         self._calls: dict[tuple[str, str], int] = {}
         self._fallbacks: dict[tuple[str, str], int] = {}
@@ -115,7 +99,6 @@ class Metrics(Collector):
         ProcessCollector(registry=self.registry)
 
     def consume(self, events: Sequence[Event]) -> None:
-        """Count a batch."""
         series, durations, calls = self._series, self._durations, self._calls
         for event in events:
             (
@@ -139,7 +122,6 @@ class Metrics(Collector):
                 self._count_tried(event)
 
     def consume_payments(self, payments: Sequence[PaymentEvent]) -> None:
-        """Count a batch of calls in the background."""
         for payment in payments:
             row = self._find_series(payment.endpoint, payment.model, payment.tenant, IN_BACKGROUND, admit=True)
             row.count_payment(payment)
@@ -203,34 +185,16 @@ class Metrics(Collector):
             for where, row in sums.items():
                 family.add_metric(where, getattr(row, name))
             yield family
-        calls = CounterMetricFamily(
-            "knapcache_calls",
-            "Calls to an upstream, retries included, by status; none: no response.",
-            labels=["upstream", "code"],
-        )
-        for call, count in list(self._calls.items()):
-            calls.add_metric(call, count)
-        yield calls
-        fallbacks = CounterMetricFamily(
-            "knapcache_fallbacks",
-            "Requests that an upstream failed and another one got, by the name of that one.",
-            labels=["upstream", "fallback"],
-        )
-        for pair, count in list(self._fallbacks.items()):
-            fallbacks.add_metric(pair, count)
-        yield fallbacks
+        text = "Calls to an upstream, retries included, by status; none: no response."
+        yield counters("knapcache_calls", text, ("upstream", "code"), self._calls)
+        text = "Requests that an upstream failed and another one got, by the name of that one."
+        yield counters("knapcache_fallbacks", text, ("upstream", "fallback"), self._fallbacks)
         yield from upstream_families(self._upstream_states())
 
     def _collect_durations(self) -> Iterator[Metric]:
-        for k, name, text in (
-            (0, "knapcache_request_seconds", "From the first byte of the request to the last byte of the response."),
-            (
-                1,
-                "knapcache_first_byte_seconds",
-                "From the first byte of the request to the first byte of the response.",
-            ),
-        ):
-            family = HistogramMetricFamily(name, text, labels=["outcome"])
+        for k, (name, byte) in enumerate((("request", "last"), ("first_byte", "first"))):
+            text = f"From the first byte of the request to the {byte} byte of the response."
+            family = HistogramMetricFamily(f"knapcache_{name}_seconds", text, labels=["outcome"])
             for outcome, durations in self._durations.items():
                 if any(durations[k].counts):
                     family.add_metric([outcome], *durations[k].samples())
@@ -239,8 +203,8 @@ class Metrics(Collector):
     def _collect_stalls(self, watchdog: LoopWatchdog) -> Iterator[Metric]:
         text = "How late the event loop ran a timer, measured 50 times a second."
         family = HistogramMetricFamily("knapcache_loop_stall_seconds", text, labels=["clock"])
-        for clock in CLOCKS:
-            family.add_metric([clock], *watchdog.samples(clock))
+        for clock, stalls in watchdog.stalls.items():
+            family.add_metric([clock], *stalls.samples())
         yield family
         text = "Longest stall of the event loop since the start."
         yield GaugeMetricFamily("knapcache_loop_stall_max_seconds", text, watchdog.longest)
@@ -263,14 +227,12 @@ class Metrics(Collector):
         yield GaugeMetricFamily("knapcache_breaker_open", "1 while a slow or failing store is not used.", open_)
         yield GaugeMetricFamily("knapcache_owner", "1 if this process owns the store.", stats.get("owner", True))
         store = stats.get("store") or {}
-        text = "Nodes of the shared store's engine that do not answer; 0 without a shared store."
+        text = "Nodes of the shared store's server that do not answer; 0 without a shared store."
         yield GaugeMetricFamily("knapcache_engine_nodes_away", text, store.get("breakers_open", 0))
-        text = "Nodes of the shared store's engine that answer and take no writes; 0 without a shared store."
+        text = "Nodes of the shared store's server that answer and take no writes; 0 without a shared store."
         yield GaugeMetricFamily("knapcache_engine_nodes_read_only", text, store.get("read_only_nodes", 0))
-        faults = CounterMetricFamily("knapcache_store_faults", "Faults of the store, by kind.", labels=["fault"])
-        for fault in STORE_FAULTS:
-            faults.add_metric([fault], store.get(fault) or stats.get(fault) or 0)
-        yield faults
+        faults = {(fault,): store.get(fault) or stats.get(fault) or 0 for fault in STORE_FAULTS}
+        yield counters("knapcache_store_faults", "Faults of the store, by kind.", ("fault",), faults)
         for name, field, text in (
             ("knapcache_oracle_calls", "oracle_calls", "Calls of the Oracle, the knapsack solver."),
             ("knapcache_oracle_seconds", "oracle_seconds", "Seconds spent in the Oracle."),
@@ -279,8 +241,15 @@ class Metrics(Collector):
             yield CounterMetricFamily(name, text, value=stats.get(field) or 0)
 
 
+def counters(name: str, text: str, labels: Sequence[str], counts: Mapping[Any, int]) -> Metric:
+    """Return a family of counters, by the values of its labels."""
+    family = CounterMetricFamily(name, text, labels=labels)
+    for values, count in list(counts.items()):  # a copy: events may be counted meanwhile
+        family.add_metric(values, count)
+    return family
+
+
 def upstream_families(states: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
-    """Yield the families of the upstreams' states."""
     up = GaugeMetricFamily(
         "knapcache_upstream_up", "0 from a request that the upstream failed until it answers one.", labels=["upstream"]
     )

@@ -1,7 +1,7 @@
 """The consumers of events: history, metrics, request log, recent requests, upstream health, tracing, access log.
 
 A data directory has one pipeline. With several workers one process has it, and the others send it their events
-(workers/owner_link.py). Proxies of a shared store publish their numbers for each other (publisher.py, merged.py).
+(workers/owner_link.py). Proxies of a shared store publish their numbers for each other (publisher.py, published.py).
 """
 
 from __future__ import annotations
@@ -99,7 +99,6 @@ class EventPipeline:
             self._consumers.append(self._tracing)
 
     def add_consumer(self, consumer: EventConsumer) -> None:
-        """Pass events to a further consumer."""
         self._consumers.append(consumer)
 
     def add_note_consumer(self, feature: str, consume: Callable[[Sequence[Any]], None]) -> None:
@@ -124,7 +123,6 @@ class EventPipeline:
         return found
 
     def consume(self, events: Sequence[Event]) -> None:
-        """Pass a batch to every consumer."""
         for consumer in self._consumers:
             consumer.consume(events)
 
@@ -144,7 +142,6 @@ class EventPipeline:
                     consumer.consume_payments(payments)
 
     def close(self) -> None:
-        """Write what is still buffered and close the files."""
         self.history.close()
         for each in self._logs:
             each.close()

@@ -1,9 +1,12 @@
-"""Reads the valid documents that the other proxies of a shared store have published (publisher.py).
+"""The numbers of all proxies of a shared store: those of this one as they are now, those of others as published.
+
+`PublishedProxies` reads the valid documents that the others have published (publisher.py). The classes after it have
+the methods of the ones that they add to, so the admin API does not ask which it uses.
 
 `refresh` reads what has changed since the last time, at most once in REFRESH seconds, and only for requests to the
 admin API. The index of a kind gives the time at which each document ends, which changes whenever it is published again.
 
-A document of another version, or one that is damaged, is ignored and counted. While the engine does not answer there
+A document of another version, or one that is damaged, is ignored and counted. While the server does not answer there
 are no other proxies: this one shows its own numbers.
 """
 
@@ -11,22 +14,29 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
 from knapcache.errors import InvalidInput, StoreError
+from knapcache.proxy.events.events import Event
 from knapcache.proxy.events.feature_sums import TotalsClasses
+from knapcache.proxy.events.history import History
 from knapcache.proxy.events.history_file import NO_TOTALS, HistoryTable
-from knapcache.proxy.events.history_parts import CLOSED, Boundary, decode_part
-from knapcache.proxy.events.proxy_status import PublishedStatus, decode_status
-from knapcache.proxy.events.publisher import MAX_PROXIES
+from knapcache.proxy.events.history_reader import HistoryReader
+from knapcache.proxy.events.publisher import MAX_PROXIES, ProxyPublisher
+from knapcache.proxy.events.recent import RecentRequests, by_arrival, earlier, row_of, serial_at
+from knapcache.proxy.events.shared_documents import CLOSED, Boundary, PublishedStatus, decode_part, decode_status
+from knapcache.proxy.events.upstream_health import UpstreamHealth, fails_now
 from knapcache.proxy.events.usage import UsageRow
 from knapcache.store.redis.documents import Documents
+from knapcache.store.redis.server_state import ServerState
 
 REFRESH = 1.0
 CLOCKS_DIFFER = 300.0
 """Seconds by which the clocks of machines may differ."""
+LATE = 60_000_000
+"""Microseconds. A serial that is so much later than now is not a time, so all recent requests are returned."""
 D = TypeVar("D")
 Part = tuple[Boundary, HistoryTable]
 
@@ -63,7 +73,7 @@ class PublishedProxies:
         """Proxies that have ended, but are part of the sums."""
 
     def refresh(self) -> None:
-        """Read what has changed. May wait for the engine."""
+        """Read what has changed. May wait for the server."""
         with self._lock:
             now = self._clock()
             if now < self._next:
@@ -139,3 +149,112 @@ class PublishedProxies:
                         rows.setdefault(k, UsageRow()).add(row)
             known = self._sums[is_running] = stamp, found
         return known[1]
+
+
+class MergedHistory(HistoryReader):
+    """The history of all proxies: rows of the same time, model or tenant are added."""
+
+    def __init__(self, own: History, others: PublishedProxies) -> None:
+        self._own, self._others, self.zone, self.totals = own, others, own.zone, own.totals
+        self.now, self.poll_shadows, self.save = own.now, own.poll_shadows, own.save
+
+    def tables(self) -> Iterator[HistoryTable]:
+        yield from self._own.tables()
+        yield from self._others.tables
+
+
+class MergedRecent:
+    """The recent requests of all proxies. host: that of this one."""
+
+    def __init__(self, own: RecentRequests, host: str, others: PublishedProxies) -> None:
+        self._own, self._host, self._others = own, host, others
+
+    def _all(self, limit: int) -> list[tuple[int, Event, str]]:
+        """Return serial, event and host of all requests of others, and of the newest ones of this proxy; 0: all."""
+        found = [(serial, event, self._host) for serial, event in self._own.newest(limit)]
+        found += [(serial, event, status.host) for status in self._others.statuses for serial, event in status.events]
+        return sorted(found, key=lambda each: each[0])
+
+    def newest(self, limit: int) -> list[tuple[int, Event]]:
+        return [(serial, event) for serial, event, _ in self._all(limit)[-limit:]]
+
+    def after(self, serial: int, limit: int) -> dict[str, Any]:
+        """Return the newest `limit` requests whose serial is larger, in the order in which they arrived.
+
+        The serial in the result is a time until which the requests of every proxy are known. Later ones may be in the
+        next result again: the page must not show a serial twice.
+        """
+        now = serial_at(time.time())
+        first = serial if serial <= now + LATE else 0
+        rows = [row_of(number, event, host) for number, event, host in self._all(limit)[-limit:] if number > first]
+        return {
+            "serial": min([now, *(serial_at(status.time) for status in self._others.statuses)]),
+            "rows": by_arrival(rows),
+        }
+
+    def find(self, serial: int) -> tuple[Event, str] | None:
+        """Return the request of a serial, and the host of the proxy that served it."""
+        return next(((event, host) for number, event, host in self._all(0) if number == serial), None)
+
+    def earlier(self, event: Event) -> list[Event]:
+        """Return the requests for the same key that arrived before this one, oldest first."""
+        return earlier(event, [one for _, one, _ in self._all(0)])
+
+
+class MergedHealth:
+    """Health of the upstreams, as all proxies see it: one that fails at any proxy is failing."""
+
+    def __init__(self, own: UpstreamHealth, others: PublishedProxies) -> None:
+        self._own, self._others = own, others
+
+    def report(self) -> list[dict[str, Any]]:
+        """Return one row for each upstream of this proxy, in the order of the settings."""
+        rows = {row["name"]: row for row in self._own.report()}
+        for status in self._others.statuses:
+            for upstream in status.upstreams:
+                if (row := rows.get(upstream.name)) is not None:
+                    rows[upstream.name] = _add_health(row, upstream.model_dump(), status.host)
+        return list(rows.values())
+
+
+def _add_health(row: dict[str, Any], other: dict[str, Any], host: str) -> dict[str, Any]:
+    found = row | {name: row[name] + other[name] for name in ("calls", "errors", "failed")}
+    if other["state"] == "failing":
+        since, last = ([one[name] for one in (row, other) if one[name]] for name in ("failing_since", "last_failure"))
+        found |= {
+            "state": "failing",
+            "failing_since": min(since, default=None),
+            "last_failure": max(last, default=None),
+        }
+        found["reason"] = row["reason"] or f"{other['reason']} (seen by {host})"
+    if (other["open_until"] or 0.0) > (row["open_until"] or 0.0):
+        found |= {"health": other["health"], "open_until": other["open_until"]}
+    return found | {"failing_now": fails_now(found)}
+
+
+class SharedProxies:
+    """All proxies of a shared store, and the state of its server. place: where that is, without a password."""
+
+    def __init__(
+        self,
+        publisher: ProxyPublisher,
+        others: PublishedProxies,
+        own: History,
+        place: str,
+        server_state: Callable[[], ServerState],
+    ) -> None:
+        self._publisher, self._others, self._own, self._place = publisher, others, own, place
+        self._server_state, self.refresh = server_state, others.refresh
+
+    def server(self) -> dict[str, Any]:
+        """Return where the server is, its state, since when, and why."""
+        return {"place": self._place, **self._server_state()._asdict()}
+
+    def report(self) -> dict[str, Any]:
+        """Return the proxies that run, this one first, and what is known of others."""
+        own = self._publisher.identity | {"owner": self._publisher.is_owner(), "requests": self._own.total().requests}
+        rows = [own | {"this": True}]
+        rows += [{name: getattr(status, name) for name in own} | {"this": False} for status in self._others.statuses]
+        for row in rows:
+            row["version"] = row.pop("release")
+        return {"engine": self.server(), "rows": rows, "ended": self._others.ended, "ignored": self._others.ignored}

@@ -3,11 +3,11 @@
     kind             content                                         published                    lives
     status           host, version, role, health, recent requests    every INTERVAL seconds       STATUS_SECONDS
     open             totals and the rows that may change             every INTERVAL, if changed   HISTORY_SECONDS
-    minutes, hours,  rows that do not change (history_parts.py)      when their boundary moves    HISTORY_SECONDS
+    minutes, hours,  rows that do not change (shared_documents.py)      when their boundary moves    HISTORY_SECONDS
     days
 
 The event loop only copies the newest events. A thread packs, compresses and sends: 3 ms in INTERVAL seconds. While the
-engine is away, or takes no writes, nothing is published; the next success publishes everything again.
+server is away, or takes no writes, nothing is published; the next success publishes everything again.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from typing import Any
 from knapcache.errors import InvalidInput, StoreError
 from knapcache.proxy.events.events import Event
 from knapcache.proxy.events.history import History
-from knapcache.proxy.events.history_parts import CLOSED, MAX_ROWS, Boundary, encode_part
-from knapcache.proxy.events.proxy_status import MAX_EVENTS, encode_status
 from knapcache.proxy.events.recent import RecentRequests
+from knapcache.proxy.events.shared_documents import CLOSED, MAX_EVENTS, MAX_ROWS, Boundary, encode_part, encode_status
 from knapcache.proxy.events.upstream_health import UpstreamHealth
 from knapcache.store.redis.documents import MAX_DOCUMENT, Documents
 
@@ -67,7 +66,7 @@ class ProxyPublisher:
             await asyncio.sleep(INTERVAL)
 
     def publish(self, recent: list[tuple[int, Event]], upstreams: list[dict[str, Any]]) -> None:
-        """Publish everything that has changed, if the engine takes it."""
+        """Publish everything that has changed, if the server takes it."""
         with self._lock:
             try:
                 self._publish_history()
@@ -79,7 +78,7 @@ class ProxyPublisher:
                 }
                 self._put("status", encode_status(status, recent), STATUS_SECONDS)
             except StoreError:  # the store logs its state
-                self._published = self._boundary = None  # the engine may have lost its data
+                self._published = self._boundary = None  # the server may have lost its data
 
     def _publish_history(self) -> None:
         boundary, changes = self._history.boundary(), self._history.changes

@@ -29,7 +29,6 @@ class RecentRequests:
         self.serial = 0
 
     def consume(self, events: Sequence[Event]) -> None:
-        """Number the events and store them."""
         for event in events:
             self.serial = self.serial + 1 if self._clock is None else max(self.serial + 1, serial_at(self._clock()))
             self._events.append((self.serial, shortened(event)))
@@ -66,7 +65,6 @@ def by_arrival(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def serial_at(now: float) -> int:
-    """Return the serial of a time."""
     return int(now * 1e6)
 
 

@@ -108,7 +108,6 @@ class RequestLog:
         return self._worker.lost
 
     def close(self) -> None:
-        """Write what is queued and close the file."""
         if self._worker.close():
             self._close_file()
 

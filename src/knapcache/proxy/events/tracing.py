@@ -77,7 +77,6 @@ class Tracing:
         self._worker: BatchWorker[Event] = BatchWorker("tracing", self._send)
 
     def consume(self, events: Sequence[Event]) -> None:
-        """Queue a batch for the thread."""
         self._worker.offer(events)
 
     @property

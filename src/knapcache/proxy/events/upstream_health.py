@@ -26,9 +26,11 @@ import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from knapcache.proxy.events.events import Event, UpstreamTry
+from pydantic import BaseModel, ConfigDict, Field
+
+from knapcache.proxy.events.events import MAX_TEXT, Event, UpstreamTry
 from knapcache.proxy.settings.endpoints import UpstreamSettings, has_own_credential
 from knapcache.units import counted
 
@@ -40,7 +42,38 @@ RECENT = 60.0
 HEALTH_STATES = ("healthy", "open", "half-open")
 REJECTED = (401, 403, 429)
 """Statuses that fail an upstream if the key is the proxy's."""
+MAX_REASON = 4 * MAX_TEXT
+"""Characters of the reason of a failure. Longer ones are cut off."""
 WORDS = {429: "rate limit or quota exceeded", 529: "overloaded"}
+
+
+Count = Annotated[int, Field(ge=0, lt=1 << 62)]
+Time = Annotated[float, Field(ge=0.0, lt=1e11)]
+
+
+class UpstreamStatus(BaseModel):
+    """Calls to one upstream, by all processes."""
+
+    # In the status of another proxy (shared_documents.py), names that this version does not know are ignored.
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False, str_max_length=MAX_REASON)
+
+    name: str
+    state: Literal["ok", "failing"]
+    calls: Count
+    errors: Count
+    failing_since: Annotated[Time | None, Field(description="Unix time.")]
+    reason: Annotated[str, Field(description="Why it fails, in plain words.")]
+    failed: Annotated[Count, Field(description="Requests that it has failed since.")]
+    last_failure: Annotated[Time | None, Field(description="Unix time of the last of them.")] = None
+    failing_now: Annotated[
+        bool, Field(description="failing, and the last failure is a minute old at most or it is open.")
+    ] = False
+    fallback: Annotated[str, Field(description="The upstream that answered the last of them; empty: none did.")] = ""
+    health: Annotated[
+        Literal["healthy", "open", "half-open"],
+        Field(description="open: routes send requests to another upstream; half-open: the next request is a probe."),
+    ] = "healthy"
+    open_until: Annotated[Time | None, Field(description="Unix time of the next probe; null: healthy.")] = None
 
 
 class UpstreamState:
@@ -103,7 +136,7 @@ class UpstreamState:
             self.failing_since, self.failed = now, 0
         self.failed += 1
         self.last_failure = now
-        self.reason, self.fallback = reason, answered
+        self.reason, self.fallback = reason[:MAX_REASON], answered
         if not self._logged and now - self._recovered >= QUIET:
             self._logged = True
             effect = f"{answered} answers" if answered else "Requests that need it get an error"
@@ -120,7 +153,7 @@ class UpstreamState:
         self.reason, self.fallback, self._logged = "", "", False
 
     def report(self) -> dict[str, Any]:
-        """Return the state for the admin API."""
+        """Return the fields of its `UpstreamStatus`."""
         until = self._open_until
         row = {
             "name": self.name,
@@ -145,7 +178,6 @@ class UpstreamHealth:
         self._upstreams = {settings.name: UpstreamState(settings) for settings in upstreams}
 
     def consume(self, events: Sequence[Event]) -> None:
-        """Count the calls that these requests have made."""
         for event in events:
             for tried in event.tried:
                 if (state := self._upstreams.get(tried.upstream)) is not None:

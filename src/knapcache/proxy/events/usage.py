@@ -1,6 +1,6 @@
 """Usage: the definition of requests, of what was spent and of what was saved.
 
-History, metrics, admin API and page all count with `UsageRow`. Limits count the same payments (limits/limited_call.py).
+History, metrics, admin API and page all count with `UsageRow`. Limits count the same payments (features/limits).
 
     request     what a client sent below /v1, whatever came of it. Each input of a request for several embeddings counts
                 as one, because each has a key, an outcome and a cost of its own
@@ -93,7 +93,6 @@ class UsageRow:
     """Savings of other policies on the same requests, by name."""
 
     def count(self, event: Event) -> None:
-        """Add one request."""
         outcome, usd, cost = event.outcome, event.usd, event.cost
         self.requests += 1
         if outcome == "hit":  # the most frequent
@@ -132,7 +131,6 @@ class UsageRow:
         self.usd_estimated += payment.usd_estimated
 
     def add(self, other: UsageRow) -> None:
-        """Add all requests of another row."""
         for name in NUMBERS:
             more = getattr(other, name)
             if more:

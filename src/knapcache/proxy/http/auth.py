@@ -25,9 +25,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from knapcache.exchange.headers import CREDENTIALS, GATEWAY_CREDENTIALS
-from knapcache.proxy.namespaces import principal_namespace
 from knapcache.proxy.settings import Settings, TenantSettings
-from knapcache.proxy.settings.secrets import digest_of
+from knapcache.proxy.settings.secrets import digest_of, principal_namespace
 
 MAX_CACHED = 4096
 """Credentials whose principal is cached, oldest evicted first. A flood of made-up credentials costs valid ones a hash

@@ -13,7 +13,7 @@ from knapcache.cache import Answer
 from knapcache.cache.values import SimilarMatch
 from knapcache.errors import UpstreamFailed
 from knapcache.exchange.cache_headers import outcome_headers
-from knapcache.exchange.exchange import Exchange, is_event_stream
+from knapcache.exchange.exchange import Exchange
 from knapcache.exchange.fetched import Fetched, LiveStream
 from knapcache.exchange.headers import forwarded_headers, sandboxed
 from knapcache.exchange.stale import StaleAnswer
@@ -95,11 +95,12 @@ class Call:
                 route,
             )
         )
-        if any(each.finds for each in hooks):
-            exchange = exchange._replace(finder=self)
-        if len(self.group.members) == 1 and not any(each.edits for each in hooks):
-            return exchange
-        return exchange._replace(marker=self._new_sender(workers))
+        edits = len(self.group.members) > 1
+        for each in hooks:
+            edits = edits or each.edits
+            if each.finds:
+                exchange = exchange._replace(finder=self)
+        return exchange._replace(marker=self._new_sender(workers)) if edits else exchange
 
     async def find(self, request: KeyedRequest) -> tuple[Entry, SimilarMatch] | None:
         """Return the entry that may answer the request, or None. The finder of the exchange."""
@@ -134,7 +135,7 @@ class Call:
             await hooks.before_call(len(content))
         self._paid.begin()
         response = await sender.send(content)
-        return self._paid.answered(response, stream=is_event_stream(response.status, response.headers))
+        return self._paid.answered(response)
 
     def _new_sender(self, workers: DeadlinePool | None) -> UpstreamSender:
         sender = self._record.sender = UpstreamSender(

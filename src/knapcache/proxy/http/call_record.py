@@ -121,8 +121,11 @@ class CallRecord:
     def _parts(self, bill: Bill | None, *, sent: bool) -> dict[str, Any]:
         """Return the parts of features. sent: the upstream was called for this event."""
         editor = None if self.sender is None else self.sender.editor
-        found = ((each.name, each.event_part(sent=sent, bill=bill, editor=editor)) for each in self.hooks)
-        return {name: part for name, part in found if part is not None}
+        found = {}
+        for each in self.hooks:
+            if (part := each.event_part(sent=sent, bill=bill, editor=editor)) is not None:
+                found[each.name] = part
+        return found
 
     def _reason(self, outcome: str) -> str:
         """Return what in the request explains the outcome."""

@@ -18,6 +18,7 @@ from knapcache.proxy.settings.value_types import (
     LOCAL,
     SECRETS_NEEDED,
     TOKEN_CHARACTERS,
+    AbsolutePath,
     ByteSize,
     Label,
     NameList,
@@ -84,11 +85,11 @@ class UpstreamSettings(Table):
         description="proxy URL, http://user:password@host:port or https://…; empty: connect directly; "
         "none: by HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY",
     )
-    ca_file: Path | None = Field(
+    ca_file: AbsolutePath | None = Field(
         None, description="PEM file of trusted CA certificates, instead of the system's; also for an https:// proxy"
     )
-    client_cert: Path | None = Field(None, description="PEM file of a client certificate for TLS")
-    client_key: Path | None = Field(
+    client_cert: AbsolutePath | None = Field(None, description="PEM file of a client certificate for TLS")
+    client_key: AbsolutePath | None = Field(
         None, validate_default=True, description="PEM file of its private key; none: the key is in client_cert"
     )
 
@@ -116,11 +117,6 @@ class UpstreamSettings(Table):
         if proxy is not None and proxy.get_secret_value():
             proxy_url(proxy.get_secret_value())
         return proxy
-
-    @field_validator("ca_file", "client_cert", "client_key")
-    @classmethod
-    def _absolute(cls, path: Path | None) -> Path | None:
-        return path and path.expanduser().absolute()
 
     @field_validator("ca_file")
     @classmethod
@@ -244,7 +240,7 @@ class AdminTokenSettings(Table):
     token_env: Annotated[str | None, MAYBE_SECRET] = Field(
         None, description="environment variable with the token, in place of digest"
     )
-    token_file: Annotated[Path | None, MAYBE_SECRET] = Field(
+    token_file: Annotated[AbsolutePath | None, MAYBE_SECRET] = Field(
         None, validate_default=True, description="file with the token, in place of digest; read again when it changes"
     )
 
@@ -277,7 +273,7 @@ class AdminTokenSettings(Table):
         given = [name for name in ("digest", "token_env") if info.data.get(name) is not None]
         if {"digest", "token_env"} <= info.data.keys() and len(given) + (path is not None) != 1:
             raise InvalidInput("give one of digest, token_env and token_file")
-        return path and path.expanduser().absolute()
+        return path
 
     def shown(self) -> dict[str, Any]:
         """Return the table without the digest."""

@@ -20,8 +20,7 @@ from pydantic_settings import EnvSettingsSource
 
 from knapcache.errors import InvalidInput, reason_text
 from knapcache.proxy.settings import Settings
-from knapcache.proxy.settings.problems import known_names, unknown_setting
-from knapcache.proxy.settings.tables import redacted
+from knapcache.proxy.settings.tables import known_names, redacted, unknown_setting
 from knapcache.proxy.settings.value_types import SECRETS_NEEDED, byte_size, byte_size_or_zero, duration
 
 PREFIX = "KNAPCACHE_"
@@ -81,7 +80,6 @@ def from_file(path: Path | None) -> dict[str, Any]:
 
 
 def from_environment() -> dict[str, Any]:
-    """Return the settings in environment variables."""
     found = _Environment(Settings, env_prefix=PREFIX, env_ignore_empty=True, env_parse_none_str="none")()
     if str(found.get("port", "")).startswith(PORTS):
         del found["port"]

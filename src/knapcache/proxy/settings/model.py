@@ -20,7 +20,6 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from knapcache.errors import InvalidInput
-from knapcache.proxy.settings.cache_values import Cost, FallbackPrice, PolicyName, Prices, ShadowList
 from knapcache.proxy.settings.composition import with_features
 from knapcache.proxy.settings.endpoints import (
     AdminTokenSettings,
@@ -29,26 +28,34 @@ from knapcache.proxy.settings.endpoints import (
     UpstreamSettings,
     default_upstreams,
 )
-from knapcache.proxy.settings.problems import problems
 from knapcache.proxy.settings.routes import RouteSettings, check_upstreams
-from knapcache.proxy.settings.shared_store import MemoryOnly, SecretDigits, StoreUrl, derived_token, parse_url
-from knapcache.proxy.settings.tables import MAYBE_SECRET, unique_names
+from knapcache.proxy.settings.secrets import derived_token
+from knapcache.proxy.settings.tables import MAYBE_SECRET, problems, unique_names
 from knapcache.proxy.settings.value_types import (
     PASSTHROUGH,
     AbsolutePath,
     AdminToken,
     ByteSize,
     ByteSizeOrZero,
+    Cost,
     ExistingFile,
+    FallbackPrice,
     HeaderPatterns,
+    MemoryOnly,
     NameList,
     Networks,
+    PolicyName,
     PositiveSeconds,
+    Prices,
     RequestPatterns,
     Seconds,
+    SecretDigits,
+    ShadowList,
+    StoreUrl,
     TlsKey,
     Url,
     is_loopback,
+    store_address,
 )
 from knapcache.store.redis.urls import Address
 
@@ -117,7 +124,7 @@ class Settings(BaseSettings):
     )
     store: StoreUrl | None = Field(
         None,
-        description="URL of a Valkey or Redis engine with the cache of many proxies, such as redis://host:6379; "
+        description="URL of a Valkey or Redis server with the cache of many proxies, such as redis://host:6379; "
         "none: a file in the data directory",
     )
     memory_only: MemoryOnly = Field(False, description="store entries in memory instead of a file")
@@ -267,7 +274,6 @@ class Settings(BaseSettings):
 
     @property
     def loopback(self) -> bool:
-        """Whether `host` is a loopback address."""
         return is_loopback(self.host)
 
     @property
@@ -277,8 +283,7 @@ class Settings(BaseSettings):
 
     @property
     def store_address(self) -> Address | None:
-        """The address of the shared store, or None."""
-        return None if self.store is None else parse_url(self.store.get_secret_value())
+        return None if self.store is None else store_address(self.store.get_secret_value())
 
     @property
     def derives_admin_token(self) -> bool:

@@ -26,7 +26,6 @@ MAX_PATH = 200
 
 
 def endpoint_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Check names of endpoints."""
     names = tuple(name.strip("/").removeprefix("v1/") for name in names)
     if not set(names) <= set(ROUTED_ENDPOINTS):
         raise InvalidInput(f"must be of {', '.join(ROUTED_ENDPOINTS)}")
@@ -41,7 +40,6 @@ def header_conditions(headers: dict[str, str]) -> dict[str, str]:
 
 
 def field_conditions(fields: dict[str, Scalar]) -> dict[str, Scalar]:
-    """Check paths of JSON fields."""
     if not all(0 < len(path) <= MAX_PATH and all(path.split(".")) for path in fields):
         raise InvalidInput("must have paths of JSON fields such as metadata.team, and a value or a pattern for each")
     return fields

@@ -15,8 +15,11 @@ Symbolic links in place of these files are not followed (`open_private`).
 
 from __future__ import annotations
 
+import base64
 import errno
 import hashlib
+import hmac
+import json
 import logging
 import os
 import re
@@ -88,6 +91,12 @@ def server_secret(folder: Path | None, configured: str | None = None) -> bytes:
     return bytes.fromhex(text)
 
 
+def principal_namespace(secret: bytes, *principal: str) -> str:
+    """Return the namespace of a principal such as ("tenant", its name): 32 digits of HMAC-SHA256(secret, principal)."""
+    text = json.dumps(principal).encode()  # ASCII, whatever the headers contain
+    return hmac.new(secret, b"namespace\0" + text, hashlib.sha256).hexdigest()[:32]
+
+
 def proxy_id(folder: Path) -> str:
     """Return the id of the proxy with this data directory: 16 hex digits. It is no secret. Raises InvalidInput."""
     text = _read_or_create(folder / ID, secrets.token_hex(8))
@@ -104,6 +113,12 @@ def admin_token(folder: Path | None, configured: str | None = None) -> str:
     if not valid_token(text):
         raise InvalidInput(f"{folder / TOKEN} must contain {TOKEN_CHARACTERS}; delete it to generate a new token")
     return text
+
+
+def derived_token(secret: str) -> str:
+    """Return the admin token that follows from a secret. The token does not reveal the secret."""
+    digest = hmac.new(bytes.fromhex(secret), b"admin token", hashlib.sha256).digest()
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
 def read_token(path: Path) -> str:

@@ -1,21 +1,30 @@
-"""Tables of the settings, what `--show-settings` shows of them, and which values no message repeats."""
+"""Tables of the settings, what `--show-settings` shows of them, and messages about wrong values.
+
+A message is one line: the setting, the allowed values, the given value. The given value is omitted if it may be a
+secret, such as a key in place of its digest or a password in a URL.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from pydantic import BaseModel, ConfigDict, SecretStr
+from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
-from knapcache.errors import InvalidInput
+from knapcache.errors import InvalidInput, suggestion
 
 NOT_SHOWN = "(not shown)"
 MAYBE_SECRET = "maybe secret"
 """Annotates a setting whose value may be or contain a secret, also by mistake: a password in a URL, a key in key_env.
 Messages about the value omit it. Settings of the type SecretStr need no annotation."""
+
+LIST_SETTINGS = "`knapcache serve --show-settings` lists them"
+MAX_SHOWN = 60
+"""Characters of a value in a message."""
 
 
 class Table(BaseModel):
@@ -44,7 +53,6 @@ def redacted(value: Any) -> Any:
 
 
 def unique_names(items: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Reject tables with the same name."""
     names = [item.name for item in items]
     if duplicates := sorted({name for name in names if names.count(name) > 1}):
         raise InvalidInput(f"must have different names: {duplicates[0]!r} occurs more than once")
@@ -83,3 +91,75 @@ def _types_in(annotation: Any) -> Iterator[Any]:
     yield annotation
     for inner in get_args(annotation):
         yield from _types_in(inner)
+
+
+def problems(error: ValidationError, model: type[BaseModel]) -> list[str]:
+    """Return one line per problem, in the order of the settings."""
+    return list(
+        dict.fromkeys(_line(detail, model) for detail in error.errors(include_url=False, include_context=False))
+    )
+
+
+def _line(detail: Any, model: type[BaseModel]) -> str:
+    where = [step for step in detail["loc"] if not _is_union_branch(step)]
+    name = setting_path(where)
+    if detail["type"] == "extra_forbidden":
+        return unknown_setting(where, model)
+    if detail["type"] == "missing":
+        return f"{name} is missing"
+    text = plain_message(detail["type"], detail["msg"])
+    if not name:
+        return text
+    hidden = (
+        not secret_fields(model).isdisjoint(where) or where[-1] in secret_tables(model) or isinstance(where[-1], int)
+    )
+    plain = isinstance(detail["input"], (str, int, float, bool))
+    given = shorten(detail["input"])
+    suffix = "" if hidden or not plain or ", not " in text or given in text else f", not {given}"
+    return f"{name}: {text}{suffix}"
+
+
+def plain_message(kind: str, text: str) -> str:
+    """Rewrite pydantic's message in the style of the other messages."""
+    if kind == "value_error":
+        return text.removeprefix("Value error, ")
+    text = re.sub(r", unable to .*| or instance of \w+", "", text).replace("Input should be", "must be")
+    for old, new in (
+        ("a valid tuple", "a list"),
+        ("a valid dictionary", "a table"),
+        ("a valid ", "a "),
+        ("a int", "an int"),
+    ):
+        text = text.replace(old, new)
+    return text[0].lower() + text[1:]
+
+
+def _is_union_branch(step: str | int) -> bool:
+    """Return whether a location step is pydantic's name of a union member: dict[str,float], float, …"""
+    return isinstance(step, str) and (step in ("float", "str", "int", "none") or "[" in step)
+
+
+def setting_path(where: Sequence[str | int]) -> str:
+    """Format a location: tenants[0].quota."""
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in where).removeprefix(".")
+
+
+def shorten(value: Any) -> str:
+    """Return the repr of a value, cut to MAX_SHOWN characters."""
+    text = repr(value)
+    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + "…"
+
+
+def known_names(model: type[BaseModel], where: Sequence[str | int]) -> list[str]:
+    """Return the setting names that are valid at a location."""
+    if len(where) == 1:
+        return list(model.model_fields)
+    kinds = tables_of(model.model_fields[str(where[0])])
+    return list(kinds[0].model_fields) if kinds else []
+
+
+def unknown_setting(where: Sequence[str | int], model: type[BaseModel], shown: str = "") -> str:
+    """Return the line for a setting that does not exist. shown: its name, if that is not its location."""
+    otherwise = LIST_SETTINGS if len(where) == 1 else None
+    hint = suggestion(str(where[-1]), known_names(model, where), otherwise)
+    return f"unknown setting {shown or setting_path(where)}{hint}"

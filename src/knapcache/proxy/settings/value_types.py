@@ -1,7 +1,7 @@
-"""Types of setting values: sizes, durations, lists, names, URLs, headers.
+"""Types of setting values: sizes, durations, lists, names, URLs, headers, policies, prices, the shared store.
 
 Each validator returns the parsed value or raises InvalidInput with the allowed values. The message omits the given
-value; problems.py adds it unless it may be a secret.
+value; tables.py adds it unless it may be a secret.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from urllib.parse import SplitResult, urlsplit
 from pydantic import AfterValidator, BeforeValidator, SecretStr, ValidationInfo
 
 from knapcache.errors import InvalidInput
-from knapcache.price.weights import MAX_AMOUNT
+from knapcache.policy import registry
+from knapcache.price import Meter
+from knapcache.price.weights import MAX_AMOUNT, Weights
+from knapcache.store.redis.urls import FORMS, SCHEMES, Address, parse
 from knapcache.units import ALLOWED_AMOUNTS, parse_bytes
 
 LOCAL = "local"
@@ -27,6 +30,8 @@ TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([smhd]?)")
 LABEL = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 REQUEST_PATTERN = re.compile(r"(?:[A-Z]+|\*) /v1/[!-~]*")
+SHADOW = re.compile(r"(?P<policy>[a-z0-9-]+)(?:@[1-9][0-9]*x)?")
+SECRET = re.compile(r"[0-9A-Fa-f]{64}")
 MIN_TOKEN_LENGTH = 16
 """Characters of an admin token. 16 random characters cannot be guessed."""
 TOKEN_CHARACTERS = f"at least {MIN_TOKEN_LENGTH} printable ASCII characters without spaces"
@@ -70,7 +75,6 @@ def byte_size(value: Any) -> int:
 
 
 def byte_size_or_zero(value: Any) -> int:
-    """Parse a size in bytes, or 0."""
     return 0 if value in (0, "0") and not isinstance(value, bool) else byte_size(value)
 
 
@@ -84,7 +88,6 @@ def duration(value: Any) -> float:
 
 
 def positive(value: float) -> float:
-    """Reject a duration of 0 seconds."""
     if not value:
         raise InvalidInput("must be more than 0 seconds")
     return value
@@ -194,7 +197,6 @@ def valid_token(text: str) -> bool:
 
 
 def admin_token(token: SecretStr) -> SecretStr:
-    """Check an admin token."""
     if not valid_token(token.get_secret_value()):
         raise InvalidInput(f"must be {TOKEN_CHARACTERS}")
     return token
@@ -231,6 +233,76 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def online_policy(name: str) -> str:
+    """Check the name of a policy that needs no future requests."""
+    if not registry.find(name).online:
+        raise InvalidInput("must be an online policy (offline ones need all future requests)")
+    return name
+
+
+def online_shadows(shadows: tuple[str, ...]) -> tuple[str, ...]:
+    """Check names of online policies, each with an optional factor of the capacity."""
+    for name in shadows:
+        match = SHADOW.fullmatch(name)
+        if not match:
+            raise InvalidInput("must be names of policies, each with an optional @2x for twice the capacity")
+        online_policy(match["policy"])
+    return shadows
+
+
+def valid_cost(cost: str) -> str:
+    Weights.of(cost)
+    return cost
+
+
+def valid_prices(prices: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+    """Check prices of models as for cost = usd, also if the cost does not use prices."""
+    if prices:
+        Meter("usd", prices)
+    return prices
+
+
+def valid_fallback_price(value: Any) -> Any:
+    """Check dollars per second, or prices of one model."""
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        try:
+            value = float(value)
+        except (TypeError, ValueError):
+            raise InvalidInput("must be dollars per second, or prices such as { input = 2.5, output = 10 }") from None
+    Meter("usd", None, value)
+    return value
+
+
+def checked_secret(secret: SecretStr) -> SecretStr:
+    """Return the secret of a shared store as lower-case hex digits."""
+    if not SECRET.fullmatch(secret.get_secret_value()):
+        raise InvalidInput("must be 64 hex digits, such as the output of openssl rand -hex 32")
+    return SecretStr(secret.get_secret_value().lower())
+
+
+def store_url(url: SecretStr) -> SecretStr:
+    """Check the URL of a shared store. It may hold a password, so no message repeats it."""
+    store_address(url.get_secret_value())
+    return url
+
+
+def store_address(url: str) -> Address:
+    """Return the address of a shared store. User and password may come from the environment (store/redis/urls.py)."""
+    scheme, colon, location = url.partition(":")
+    if not colon or scheme.lower() not in SCHEMES:
+        raise InvalidInput(f"must be {FORMS}")
+    return parse(scheme.lower(), location)
+
+
+def one_place(memory_only: bool, info: ValidationInfo) -> bool:
+    """Reject entries in memory together with a shared store."""
+    if memory_only and info.data.get("store") is not None:
+        raise InvalidInput("cannot be combined with store: entries are in memory, or in the server")
+    return memory_only
+
+
 ByteSize = Annotated[int, BeforeValidator(byte_size)]
 ByteSizeOrZero = Annotated[int, BeforeValidator(byte_size_or_zero)]
 Seconds = Annotated[float, BeforeValidator(duration)]
@@ -245,3 +317,11 @@ ExistingFile = Annotated[Path, AfterValidator(absolute_path), AfterValidator(exi
 TlsKey = Annotated[ExistingFile | None, AfterValidator(tls_key)]
 Label = Annotated[str, AfterValidator(label)]
 Url = Annotated[str, AfterValidator(http_url)]
+PolicyName = Annotated[str, AfterValidator(online_policy)]
+ShadowList = Annotated[tuple[str, ...], BeforeValidator(name_list), AfterValidator(online_shadows)]
+Cost = Annotated[str, AfterValidator(valid_cost)]
+Prices = Annotated[dict[str, dict[str, float]], AfterValidator(valid_prices)]
+FallbackPrice = Annotated[dict[str, float] | float | None, BeforeValidator(valid_fallback_price)]
+MemoryOnly = Annotated[bool, AfterValidator(one_place)]
+SecretDigits = Annotated[SecretStr, AfterValidator(checked_secret)]
+StoreUrl = Annotated[SecretStr, AfterValidator(store_url)]

@@ -79,6 +79,9 @@ class ResponseParser:
             return
         if status > 599:
             raise ProtocolError(f"status {status}")
+        # The bytes received so far may be those of the body, which came with the end of the head.
+        if self._overhead > MAX_HEAD and sum(len(name) + len(value) + 4 for name, value in self.pairs) > MAX_HEAD:
+            raise ProtocolError(f"more than {MAX_HEAD} bytes of headers")
         self.headers = headers = {name.lower(): value for name, value in self.pairs}
         if "content-encoding" in headers and not self._raw and not self._is_head:
             self.compressed = self._is_compressed()

@@ -112,7 +112,6 @@ class OwnerServer:
         await request.respond(200, [], b"")
 
     async def close(self) -> None:
-        """Stop listening."""
         self._server.should_exit = True
         if self._task is not None:
             await self._task
@@ -134,7 +133,6 @@ class OwnerClient:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start to send events."""
         self._task = asyncio.create_task(self._send_periodically())
 
     def consume(self, events: Sequence[Event]) -> None:
@@ -211,7 +209,6 @@ class OwnerClient:
         return self._unsent
 
     def close(self) -> None:
-        """Close the connections to the owner."""
         self._client.close()
 
 
@@ -270,7 +267,6 @@ def decode_message(message: bytes, parts: Mapping[str, Any], notes: Mapping[str,
 
 
 def decode_event(fields: dict[str, Any], parts: Mapping[str, Any]) -> Event:
-    """Return the event of its fields."""
     tried = tuple(UpstreamTry(**each | {"attempts": tuple(each["attempts"])}) for each in fields["tried"])
     known = {name: from_fields(parts[name], part) for name, part in fields["parts"].items() if name in parts}
     return Event(**fields | {"attempts": tuple(fields["attempts"]), "tried": tried, "parts": known})

@@ -66,8 +66,6 @@ class WorkerProcess:
 def _run_worker(
     settings: Settings, listening: socket.socket, serve: Serve, ready: Connection, parent_alive: Connection
 ) -> None:
-    """Serve in the worker's process."""
-
     def stop_with_parent() -> None:
         wait([parent_alive])  # nothing is ever sent: it returns when the parent has ended
         os.kill(os.getpid(), signal.SIGTERM)

@@ -18,7 +18,6 @@ from collections import Counter
 from knapcache.errors import InvalidInput
 from knapcache.store.redis.layout import owner_tag
 from knapcache.store.redis.membership import Membership
-from knapcache.store.redis.server import RedisServer
 
 MAX_DOCUMENT = 256 << 10
 """Bytes of a document. docs/reference/redis-store.md says how many bytes those of the proxies take."""
@@ -43,7 +42,7 @@ class Documents:
             raise InvalidInput(f"a document must have at most {MAX_DOCUMENT} bytes, not {len(content)}")
         index, key = self._keys(kind, name)
         value = b"".join(self._member.sealer.protect(_context(kind, name), content))
-        command = self._attached().command
+        command = self._member.attached_server().command
         command(key, "SET", key, value, "PX", max(1, int(seconds * 1000)))
         now = time.time()
         if command(index, "ZADD", index, now + seconds, name):  # a new name
@@ -55,7 +54,7 @@ class Documents:
         """Return a document; None if there is none, or if it is damaged."""
         _, key = self._keys(kind, name)
         # Not GET: a value of another program can be of any size.
-        value = self._attached().command(key, "GETRANGE", key, 0, MAX_DOCUMENT + _OVERHEAD)
+        value = self._member.attached_server().command(key, "GETRANGE", key, 0, MAX_DOCUMENT + _OVERHEAD)
         if not value:
             return None
         content = None
@@ -72,7 +71,9 @@ class Documents:
         `put` changes it. A document may have ended before.
         """
         index, _ = self._keys(kind, "-")
-        found = self._attached().command(index, "ZREVRANGE", index, 0, limit - 1, "WITHSCORES", withscores=True)
+        found = self._member.attached_server().command(
+            index, "ZREVRANGE", index, 0, limit - 1, "WITHSCORES", withscores=True
+        )
         texts = ((str(name, "ascii", "replace"), float(end)) for name, end in found)
         return {name: end for name, end in texts if _NAME.fullmatch(name)}
 
@@ -83,17 +84,13 @@ class Documents:
 
     def _remove(self, kind: str, name: str) -> None:
         index, key = self._tag + kind.encode(), self._tag + f"{kind}:{name}".encode()
-        self._attached().command(key, "UNLINK", key)
-        self._attached().command(index, "ZREM", index, name)
+        self._member.attached_server().command(key, "UNLINK", key)
+        self._member.attached_server().command(index, "ZREM", index, name)
 
     def _keys(self, kind: str, name: str) -> tuple[bytes, bytes]:
         if not _NAME.fullmatch(kind) or not _NAME.fullmatch(name):
             raise InvalidInput("kind and name of a document must be 1 to 64 letters, digits, _ and -")
         return self._tag + kind.encode(), self._tag + f"{kind}:{name}".encode()
-
-    def _attached(self) -> RedisServer:
-        self._member.attachment()  # StoreError if the store is closed or cannot be used
-        return self._member.server
 
 
 def _context(kind: str, name: str) -> bytes:

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from knapcache.errors import InvalidInput, StoreError
-from knapcache.store.redis.breakers import NodeBreakers
 from knapcache.store.redis.layout import MIN_SIZE_LIMIT, KeyNames, ServerLayout, owner_tag
 from knapcache.store.redis.server import RedisServer, as_number
+from knapcache.store.redis.server_state import NodeBreakers
 from knapcache.store.redis.store import RedisStore
 from knapcache.store.redis.urls import Address, parse, shown_url
 from knapcache.store.size_limits import size_limit_of
@@ -96,8 +96,8 @@ def capacity_in(address: Address, shards: int) -> int:
     """Return the sum of the limits of a store's shards; 0 if it never had an owner."""
     server = RedisServer(address, address.timeout, NodeBreakers())
     try:
-        books = KeyNames(address.prefix, shards).books
-        return sum(max(0, as_number(server.command(book, "HGET", book, "limit"))) for book in books)
+        keys = KeyNames(address.prefix, shards).totals
+        return sum(max(0, as_number(server.command(key, "HGET", key, "limit"))) for key in keys)
     finally:
         server.close()
 
@@ -109,17 +109,17 @@ def overview(store: RedisStore) -> ServerOverview:
     servers = list(server.each_primary("INFO", "server").values())
     replication = server.each_primary("INFO", "replication").values()
     replicas = sum(int(info.get("connected_slaves", 0)) for info in replication)
-    books = attachment.reader.books()
-    nursery = [as_number(server.command(book, "HGET", book, "nroom")) for book in names.books]
+    totals = attachment.reader.shard_totals()
+    nursery = [as_number(server.command(key, "HGET", key, "nroom")) for key in names.totals]
     return ServerOverview(
         engine=" and ".join(sorted({_server_name(info) for info in servers})),
         topology=_topology(store.address, len(servers), replicas),
         shards=names.shards,
         owner=bool(server.command(names.owner, "EXISTS", names.owner)),
-        entries=sum(book[1] for book in books),
-        used=sum(book[0] for book in books),
-        limit=sum(max(0, book[3]) for book in books),
-        nursery_used=sum(book[2] for book in books),
+        entries=sum(shard[1] for shard in totals),
+        used=sum(shard[0] for shard in totals),
+        limit=sum(max(0, shard[3]) for shard in totals),
+        nursery_used=sum(shard[2] for shard in totals),
         nursery_limit=sum(max(0, limit) for limit in nursery),
     )
 

@@ -125,7 +125,7 @@ class KeyNames:
     def __init__(self, prefix: str, shards: int) -> None:
         self.shards = shards
         self.tags = tuple(f"{{{prefix}:{shard}}}".encode() for shard in range(shards))
-        self.books = tuple(tag + b":b" for tag in self.tags)
+        self.totals = tuple(tag + b":b" for tag in self.tags)
         self.tables = tuple([tag + part for part in (b":b", b":h", b":s", b":n", b":t")] for tag in self.tags)
         """The keys that every script of a shard uses."""
         common = owner_tag(prefix)

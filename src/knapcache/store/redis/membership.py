@@ -14,17 +14,17 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from knapcache.errors import InvalidInput, NotOwner, StoreError
-from knapcache.store.redis.breakers import NodeBreakers
-from knapcache.store.redis.engine_state import ServerWatch
+from knapcache.store.redis import scripts
 from knapcache.store.redis.key_leases import KeyLeases
-from knapcache.store.redis.layout import KeyNames, ServerLayout
+from knapcache.store.redis.layout import KeyNames, ServerLayout, owner_tag
 from knapcache.store.redis.nursery import Nursery
 from knapcache.store.redis.ownership import OwnerLease, UpkeepThread, probe_nodes, probe_writes, release_quietly
-from knapcache.store.redis.preparation import StoreIdentity, describe, prepare
 from knapcache.store.redis.reading import EntryReader
-from knapcache.store.redis.server import WRITE_TIMEOUTS, Fenced, RedisServer, ServerAway, WritesRefused
+from knapcache.store.redis.server import WRITE_TIMEOUTS, Fenced, RedisServer, ServerAway, WritesRefused, as_number
+from knapcache.store.redis.server_state import NodeBreakers, ServerWatch
 from knapcache.store.redis.shard_table import ShardTable
 from knapcache.store.redis.urls import Address
 from knapcache.store.redis.writer import QueuedChange, ServerWriter
@@ -35,6 +35,17 @@ log = logging.getLogger("knapcache.store")
 WRITE_PROBE_SECONDS = 1.0
 CHECK_SECONDS = 1.0
 """How often a process looks whether the store in the server is still its own."""
+FORMAT = 1
+MEMORY_FACTOR = 1.3
+"""The server's maxmemory, in size limits: below it, fragmentation and replication buffers may leave too little."""
+
+
+class StoreIdentity(NamedTuple):
+    """The values by which a store differs from another one under the same prefix."""
+
+    shards: int
+    since: str
+    """When it was created, by the clock of the server."""
 
 
 class Attachment:
@@ -42,7 +53,8 @@ class Attachment:
 
     def __init__(self, member: Membership) -> None:
         server, sealer = member.server, member.sealer
-        self.identity = prepare(server, member.address, member.layout, sealer, member.identity)
+        require_no_eviction(server, member.layout)
+        self.identity = describe(server, member.address, member.layout, sealer, member.identity)
         self.names = KeyNames(member.address.prefix, self.identity.shards)
         self.reader = EntryReader(server, self.names, sealer, member.names_of, member.counters)
         self.nursery = Nursery(server, self.names, sealer)
@@ -90,6 +102,11 @@ class Membership:
         if self._attachment is None:
             raise StoreError(str(self._unusable or "the server has not answered yet"))
         return self._attachment
+
+    def attached_server(self) -> RedisServer:
+        """Return the server; StoreError if the store is closed or cannot be used."""
+        self.attachment()
+        return self.server
 
     def ownership(self) -> tuple[ServerWriter, Attachment]:
         """Return the writer and what uses the server; NotOwner in a reader."""
@@ -247,4 +264,53 @@ class Membership:
             self._on_fenced(writer)
             writer.fence()
         elif writer.table.has_changed(self.server.each_primary("INFO", "replication")):
-            writer.submit(QueuedChange())  # reads the books before it does nothing
+            writer.submit(QueuedChange())  # reads the totals before it does nothing
+
+
+def describe(
+    server: RedisServer,
+    address: Address,
+    layout: ServerLayout,
+    sealer: Sealer,
+    known: StoreIdentity | None,
+    *,
+    probe: bool = False,
+) -> StoreIdentity:
+    """Return the identity of the store in the server; StoreError for one of another format, secret or encryption.
+
+    A server that lost its data has no description. Then this process writes the one that it knows again. If a process
+    with another secret was faster, the older store wins: `since` decides, so all processes reach the same result.
+    """
+    encrypted = 0 if sealer.encryption is None else 1
+    new = StoreIdentity(address.shards or layout.shards(cluster=address.kind == "cluster"), "")
+    wanted = [FORMAT, (known or new).shards, sealer.secret_mark.hex(), encrypted, (known or new).since]
+    found = server.run(scripts.DESCRIBE, [owner_tag(address.prefix) + b":meta"], *wanted, probe=probe)
+    version, shards, secret, was_encrypted, since = (str(value or b"", "ascii", "replace") for value in found)
+    place = f"the store with prefix {address.prefix!r}"
+    if version != str(FORMAT):
+        raise StoreError(f"{place} has format {version}; this version of knapcache reads format {FORMAT}")
+    if secret != wanted[2]:
+        raise StoreError(f"{place} was written with another secret; all processes must use the same secret")
+    if was_encrypted != str(encrypted):
+        form = "encrypted: it needs encryption_key" if was_encrypted == "1" else "not encrypted: it takes no key"
+        raise StoreError(f"{place} is {form}")
+    if not shards.isdigit() or not int(shards):
+        raise StoreError(f"{place} is damaged: it has {shards!r} shards")
+    return StoreIdentity(int(shards), since)
+
+
+def require_no_eviction(server: RedisServer, layout: ServerLayout) -> None:
+    """Raise InvalidInput if a primary may evict keys by itself: the totals would be wrong."""
+    limits = []
+    for info in server.each_primary("INFO", "memory").values():
+        policy = info.get("maxmemory_policy", "noeviction")
+        if policy != "noeviction":
+            raise InvalidInput(
+                f"maxmemory-policy of the server must be noeviction, not {policy}: knapcache decides what to evict"
+            )
+        limits.append(as_number(info.get("maxmemory", 0)))
+    if all(limits) and sum(limits) < MEMORY_FACTOR * layout.size_limit:
+        log.warning(
+            "maxmemory of the server is %d bytes; a cache of %d bytes needs at least %.1f times as much",
+            sum(limits), layout.size_limit, MEMORY_FACTOR,
+        )  # fmt: skip

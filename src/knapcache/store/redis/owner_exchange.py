@@ -64,9 +64,7 @@ class OwnerExchange:
     def collect(self) -> Iterator[Entry]:
         writer, attachment = self._member.ownership()
         if not_admitted := attachment.nursery.take_not_admitted():
-            change = QueuedChange()
-            change.drop = not_admitted
-            writer.submit(change)
+            writer.submit(QueuedChange(drop=not_admitted))
         return attachment.nursery.collect(writer.table.epoch)
 
     @property

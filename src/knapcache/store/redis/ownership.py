@@ -5,7 +5,7 @@ owner gets a higher epoch: the server's time in microseconds, so that it also ri
 one. A process that writes with a lower epoch is fenced, so an owner that was stopped and wakes up does no harm. An
 owner whose lease ran out while the server was away goes on, unless another process has acquired the store since.
 
-The same thread probes the nodes whose breakers are open (breakers.py).
+The same thread probes the nodes whose breakers are open (server_state.py).
 """
 
 from __future__ import annotations

@@ -9,13 +9,14 @@ from typing import Any
 
 from knapcache.errors import CorruptState, StoreError
 from knapcache.store.base import Entry, EntryInfo, Totals
-from knapcache.store.redis.layout import KeyNames
+from knapcache.store.redis.layout import CHUNK, KeyNames
 from knapcache.store.redis.records import decode, decode_head
 from knapcache.store.redis.server import RedisServer, SlotMoving, as_number
 from knapcache.store.sqlite.rows import Sealer
 
 SCAN_COUNT = 500
 """Heads of one reply of a scan."""
+SNAPSHOT_ATTEMPTS = 5
 
 
 class EntryReader:
@@ -42,20 +43,11 @@ class EntryReader:
         """Return the server's key for the lease on a cache key."""
         return b"".join((self._names.tags[self._names.shard(key)], b":f:", self._names_of(key)[0]))
 
-    def entry(self, key: bytes, *, undecided: bool) -> tuple[Entry | None, bool]:
-        """Return the entry or None, and whether a damaged value was found. `undecided`: also from the nursery."""
-        keys = self.value_keys(key, undecided=undecided)
-        if len(keys) == 1:
-            values = [self._server.command(keys[0], "GET", keys[0])]
-        else:
-            try:
-                values = self._server.command(keys[0], "MGET", *keys)
-            except SlotMoving:  # one by one, the server can say where each is
-                values = [self._server.command(each, "GET", each) for each in keys]
-        return self._newest(key, values)
-
     def entries(self, keys: Sequence[bytes], *, undecided: bool) -> dict[bytes, tuple[Entry | None, bool]]:
-        """Return `entry` of several keys, with one command; in a cluster with one for each shard."""
+        """Return the entry of each key or None, and whether a damaged value was found.
+
+        One command reads all keys; in a cluster one for each shard. undecided: also read the nursery.
+        """
         groups: dict[int, list[bytes]] = {}
         for key in keys:
             groups.setdefault(self._names.shard(key) if self._server.is_cluster else 0, []).append(key)
@@ -65,11 +57,10 @@ class EntryReader:
             together = list(itertools.chain.from_iterable(names))
             try:
                 values = iter(self._server.command(together[0], "MGET", *together))
-            except SlotMoving:
-                found |= {key: self.entry(key, undecided=undecided) for key in group}
-            else:
-                for key, each in zip(group, names, strict=True):
-                    found[key] = self._newest(key, [next(values) for _ in each])
+            except SlotMoving:  # one by one, the server can say where each is
+                values = iter([self._server.command(name, "GET", name) for name in together])
+            for key, each in zip(group, names, strict=True):
+                found[key] = self._newest(key, [next(values) for _ in each])
         return found
 
     def _newest(self, key: bytes, values: Iterable[Any]) -> tuple[Entry | None, bool]:
@@ -115,31 +106,52 @@ class EntryReader:
                 keys += [info.key for info in infos if info is not None]
         return keys
 
-    def books(self) -> list[tuple[int, int, int, int]]:
+    def shard_totals(self) -> list[tuple[int, int, int, int]]:
         """Return used bytes, entries, bytes in the nursery and limit of each shard."""
         found = []
-        for book in self._names.books:
-            reply = self._server.command(book, "HMGET", book, "used", "count", "nused", "limit")
+        for key in self._names.totals:
+            reply = self._server.command(key, "HMGET", key, "used", "count", "nused", "limit")
             used, count, parked, limit = (self._count(value) for value in reply)
             found.append((used, count, parked, limit))
         return found
 
     def _count(self, value: Any) -> int:
-        """Return a number of the books; 0 if it is damaged. The owner writes the books anew (`ShardTable.open`)."""
+        """Return a number of the totals; 0 if it is damaged. The owner writes them anew (`ShardTable.open`)."""
         try:
             return as_number(value)
         except StoreError:
             self._counters["damaged"] += 1
             return 0
 
+    def snapshot(self) -> bytes | None:
+        """Return the policy's last snapshot; None if there is none, or if it is damaged."""
+        name = self._names.snapshot
+        for _ in range(SNAPSHOT_ATTEMPTS):  # a new one may replace it while it is read
+            generation, chunks, seal = self._server.command(name, "HMGET", name, "generation", "chunks", "seal")
+            if generation is None:
+                return None
+            parts = []
+            for k in range(as_number(chunks)):
+                parts.append(self._server.command(name, "GET", b"%s.%s.%d" % (name, generation, k)))
+                if parts[-1] is None:
+                    break
+            else:
+                return self._sealer.reveal(b"snapshot", seal, b"".join(parts))
+        return None
+
+    def snapshot_bytes(self) -> int:
+        """Return an upper bound of the bytes of the stored snapshot."""
+        name = self._names.snapshot
+        return as_number(self._server.command(name, "HGET", name, "chunks")) * CHUNK
+
     def totals(self) -> Totals:
-        books = self.books()
-        return Totals(sum(book[1] for book in books), sum(book[0] for book in books))
+        shards = self.shard_totals()
+        return Totals(sum(shard[1] for shard in shards), sum(shard[0] for shard in shards))
 
     def check(self, capacity: int) -> None:
-        """Compare the books of every shard with its entries; CorruptState if they differ or exceed the capacity."""
-        books = self.books()
-        for tag, (used, count, parked, limit) in zip(self._names.tags, books, strict=True):
+        """Compare the totals of every shard with its entries; CorruptState if they differ or exceed the capacity."""
+        shards = self.shard_totals()
+        for tag, (used, count, parked, limit) in zip(self._names.tags, shards, strict=True):
             sizes = []
             for name, head in self._server.command(tag, "HGETALL", tag + b":h").items():
                 info = decode_head(self._sealer, head)
@@ -154,5 +166,5 @@ class EntryReader:
                 raise CorruptState(f"{tag!r}: {used}, {count}, {parked} counted, {recomputed} recomputed")
             if used > max(0, limit):
                 raise CorruptState(f"{tag!r}: {used} bytes used, the limit is {limit}")
-        if sum(max(0, book[3]) for book in books) > capacity:
+        if sum(max(0, shard[3]) for shard in shards) > capacity:
             raise CorruptState(f"the limits of the shards sum to more than the capacity of {capacity} bytes")

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 from knapcache.store.redis.layout import owner_tag
 from knapcache.store.redis.membership import Membership
 from knapcache.store.redis.scripts import APPEND
-from knapcache.store.redis.server import RedisServer
 
 MAX_APPENDED = 500
 """Records that one script appends. The server runs no other command meanwhile."""
@@ -52,28 +51,24 @@ class RecordLogs:
         for begin in range(0, len(changes), MAX_APPENDED):
             arguments = [part for change in changes[begin : begin + MAX_APPENDED] for part in change]
             keys = [stream, stream + b".i", self._epoch, stream + b".s", stream + b".c"]
-            self._attached().run(APPEND, keys, os.urandom(8).hex(), limit, *arguments)
+            self._member.attached_server().run(APPEND, keys, os.urandom(8).hex(), limit, *arguments)
 
     def epoch(self) -> str:
         """Return the identity of the logs; empty if nothing was appended yet."""
-        found = self._attached().command(self._epoch, "GET", self._epoch)
+        found = self._member.attached_server().command(self._epoch, "GET", self._epoch)
         return str(found or b"", "ascii", "replace")
 
     def read(self, kind: str, after: str, limit: int) -> list[tuple[str, bytes]]:
         """Return id and content of the records after an id; empty: after none."""
         stream = self._stream(kind)
         begin = f"({after}" if after else "-"
-        found: list[Any] = self._attached().command(stream, "XRANGE", stream, begin, "+", "COUNT", limit)
+        found: list[Any] = self._member.attached_server().command(stream, "XRANGE", stream, begin, "+", "COUNT", limit)
         return [(str(number, "ascii"), fields.get(b"r", b"")) for number, fields in found]
 
     def count(self, kind: str) -> int:
         """Return how many records a log has."""
         stream = self._stream(kind)
-        return int(self._attached().command(stream, "XLEN", stream))
+        return int(self._member.attached_server().command(stream, "XLEN", stream))
 
     def _stream(self, kind: str) -> bytes:
         return self._epoch + b":" + kind.encode()
-
-    def _attached(self) -> RedisServer:
-        self._member.attachment()  # StoreError if the store is closed or cannot be used
-        return self._member.server

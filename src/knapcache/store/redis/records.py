@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import struct
-from typing import Any
+from typing import Any, NamedTuple
 
 from knapcache.store.base import Entry, EntryInfo
 from knapcache.store.sqlite.rows import Sealer, row_id
@@ -21,13 +21,13 @@ _HEAD = struct.Struct("<B32s32sQddddIIII")
 _NEVER = float("inf")
 
 
-class Record:
+class Record(NamedTuple):
     """An entry as it is stored."""
 
-    __slots__ = ("head_length", "name", "size", "value")
-
-    def __init__(self, name: bytes, size: int, value: bytes, head_length: int) -> None:
-        self.name, self.size, self.value, self.head_length = name, size, value, head_length
+    name: bytes
+    size: int
+    value: bytes
+    head_length: int
 
     @property
     def head(self) -> bytes:

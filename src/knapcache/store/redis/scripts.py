@@ -1,17 +1,17 @@
 """The scripts that run in the server. Each changes the keys of one hash tag, atomically.
 
 layout.py names the keys. Scripts of the owner carry its epoch: a server that has seen a later one answers FENCED.
-Scripts of a shard take T as an argument, and as keys the books T:b and whatever else they are sure to use: while a slot
-moves to another node of a cluster, the server then refuses the whole script, not its second half. A script removes a
-value before its head, and stores it before its head. So what an interrupted script leaves behind is a head that has no
-value, or a total that is wrong; OPEN counts again after an error. What scripts remove, they publish.
+Scripts of a shard take T as an argument, and as keys the totals T:b and whatever else they are sure to use: while a
+slot moves to another node of a cluster, the server then refuses the whole script, not its second half. A script removes
+a value before its head, and stores it before its head. So an interrupted script leaves a head that has no value, or a
+total that is wrong; OPEN counts again after an error. What scripts remove, they publish.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 
-from knapcache.store.redis.call_scripts import COUNT_CALLS, COUNT_IN_FLIGHT
 from knapcache.store.redis.records import SIZE_OFFSET
 
 MAX_LEASE_SECONDS = 10
@@ -43,7 +43,7 @@ local function holder(key, life)
 end
 """
 
-_BOOKS = f"""{_EPOCH}
+_TOTALS = f"""{_EPOCH}
 local T, channel, B = ARGV[1], ARGV[2], KEYS[1]
 local x = redis.call('HMGET', B, 'used', 'count', 'nused', 'limit', 'nroom', 'epoch')
 local used, count, nused = tonumber(x[1] or 0), tonumber(x[2] or 0), tonumber(x[3] or 0)
@@ -85,7 +85,7 @@ epoch = tonumber(ARGV[3])
 """
 
 OPEN = (
-    _BOOKS
+    _TOTALS
     + _FENCE
     + """
 -- ARGV: T, channel, epoch, nroom, 1 to count again. Claim a shard for this epoch; drop what a former owner collected
@@ -103,7 +103,7 @@ return {used, count, nused, limit}
 )
 
 DECIDE = (
-    _BOOKS
+    _TOTALS
     + _FENCE
     + """
 -- ARGV: T, channel, epoch, limit or '', number of names to remove, names, number of parked names to drop, names,
@@ -147,7 +147,7 @@ return {used, count, nused, limit, status}
 )
 
 PARK = (
-    _BOOKS
+    _TOTALS
     + """
 -- ARGV: T, channel, name, size, milliseconds to live or '', value, n or t (layout.py), channel of arrivals, shard,
 -- 1 to displace. Put an entry into the nursery; the oldest give way, without 1 only those that the owner has collected.
@@ -173,7 +173,7 @@ return 'ok'
 )
 
 TAKE = (
-    _BOOKS
+    _TOTALS
     + _FENCE
     + """
 -- ARGV: T, channel, epoch, most bytes. Return values that were parked and not yet collected, each once.
@@ -386,10 +386,8 @@ end
 return 1
 """
 
-SHA1 = {
-    script: hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
-    for script in (
-        OPEN, DECIDE, PARK, TAKE, DESCRIBE, ACQUIRE, RENEW, RELEASE, SAVE_SNAPSHOT, PUT_COUNTS, TAKE_COUNTS,
-        LEAD, RENEW_KEY, END_LEASE, ASK, TAKE_OWNER_REQUESTS, APPEND, COUNT_CALLS, COUNT_IN_FLIGHT,
-    )
-}  # fmt: skip
+
+@functools.cache
+def sha1_of(script: str) -> str:
+    """Return the name of a script in the server."""
+    return hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()

@@ -47,7 +47,7 @@ class ShardTable:
         return Totals(sum(self.count), sum(self.used))
 
     def open(self) -> None:
-        """Claim every shard for this epoch, read its books and divide the capacity. Fenced, or ServerAway."""
+        """Claim every shard for this epoch, read its totals and divide the capacity. Fenced, or ServerAway."""
         failures = self._server.failures
         self._verify()
         nursery = self._layout.nursery // self._names.shards
@@ -63,7 +63,7 @@ class ShardTable:
     def has_changed(self, replies: Mapping[str, Mapping[str, Any]]) -> bool:
         """Note who the primaries are, and which have replicas, from their replies to INFO.
 
-        Return whether others answer than before: a failover changes the replication ids. Then the books are read again.
+        Return whether others answer than before: a failover changes the replication ids. Then totals are read again.
         """
         self._replicated = frozenset(
             node for node, info in replies.items() if as_number(info.get("connected_slaves", 0)) > 0
@@ -75,7 +75,7 @@ class ShardTable:
         return changed
 
     def ensure_open(self) -> None:
-        """Read the books again if a command has failed since."""
+        """Read the totals again if a command has failed since."""
         if self._failures != self._server.failures:
             self.open()
 
@@ -119,11 +119,9 @@ class ShardTable:
         """Lower limits, and wait for a replica if there is one."""
         for shard, limit in limits.items():
             self.change(shard, limit=limit)
-            book = self._names.books[shard]
+            key = self._names.totals[shard]
             # A node whose replica was promoted has none that could confirm.
-            if self._server.node(book) in self._replicated and not self._server.wait_for_replica(
-                book, WAIT_MILLISECONDS
-            ):
+            if self._server.node(key) in self._replicated and not self._server.wait_for_replica(key, WAIT_MILLISECONDS):
                 self._failures = -1  # the replica may be gone: look again
                 raise StoreError("no replica confirmed a lower limit, so no space can be moved to another shard")
 

@@ -6,8 +6,8 @@
     limits    each shard has a limit, and they never sum to more than the capacity (shard_table.py)
     owner     one process by a lease; a former owner is fenced (ownership.py)
 
-While the server does not answer, `get` returns None at once after the first timeout (breakers.py), `apply` fails, and
-nothing else does. A store can be opened before its server answers: it is a reader until then.
+While the server does not answer, `get` returns None at once after the first timeout (server_state.py), `apply` fails,
+and nothing else does. A store can be opened before its server answers: it is a reader until then.
 
 A store does not survive a fork: in the child it is closed, and `reader` opens a new one.
 """
@@ -41,13 +41,12 @@ from knapcache.store.encryption import Encryption
 from knapcache.store.redis import layout, records
 from knapcache.store.redis.call_counts import CallCounts
 from knapcache.store.redis.documents import Documents
-from knapcache.store.redis.engine_state import CLOSED, EngineState
 from knapcache.store.redis.key_leases import LEASE_SECONDS, KeyLease
 from knapcache.store.redis.membership import Membership
 from knapcache.store.redis.near_cache import NearCache
 from knapcache.store.redis.owner_exchange import OwnerExchange
 from knapcache.store.redis.record_logs import RecordLogs
-from knapcache.store.redis.snapshots import load_snapshot, snapshot_bytes
+from knapcache.store.redis.server_state import CLOSED, ServerState
 from knapcache.store.redis.urls import Address, parse
 from knapcache.store.redis.writer import QueuedChange, ServerWriter
 from knapcache.store.sqlite.rows import Sealer
@@ -283,13 +282,13 @@ class RedisStore(OwnerExchange):
 
     def load_snapshot(self) -> bytes | None:
         self.flush()
-        return load_snapshot(self._member.server, self._member.attachment().names, self._sealer)
+        return self._member.attachment().reader.snapshot()
 
     def totals(self) -> Totals:
         """Return the owner's totals; in a reader, those of the server, and zeros while it does not answer."""
         writer = self._member.writer
         if writer is not None:
-            return writer.totals
+            return writer.table.totals
         try:
             return self._member.attachment().reader.totals()
         except StoreError:
@@ -298,10 +297,9 @@ class RedisStore(OwnerExchange):
     def disk_bytes(self) -> int:
         """Return the bytes in the server as it last counted them."""
         try:
-            attachment = self._member.attachment()
-            books = attachment.reader.books()
-            snapshot = min(snapshot_bytes(self._member.server, attachment.names), self.layout.max_snapshot_size)
-            self._used_bytes = sum(used + parked for used, _, parked, _ in books) + snapshot
+            reader = self._member.attachment().reader
+            snapshot = min(reader.snapshot_bytes(), self.layout.max_snapshot_size)
+            self._used_bytes = sum(used + parked for used, _, parked, _ in reader.shard_totals()) + snapshot
         except StoreError:
             self._counters["failed_reads"] += 1
         return self._used_bytes
@@ -316,12 +314,12 @@ class RedisStore(OwnerExchange):
             "subscriptions_lost": self._near.lost,
         }
 
-    def engine_state(self) -> EngineState:
-        """Return the state of the server, at most a moment old (engine_state.py)."""
+    def server_state(self) -> ServerState:
+        """Return the state of the server, at most a moment old (server_state.py)."""
         return CLOSED if self._member.closed else self._member.watch.current
 
     def check(self) -> None:
-        """Recompute the books of every shard and compare the limits; CorruptState if they differ."""
+        """Recompute the totals of every shard and compare the limits; CorruptState if they differ."""
         if not self._member.closed:
             self.flush()
             self._member.attachment().reader.check(self.capacity)

@@ -15,42 +15,43 @@ When the server answers FENCED, another process owns the store. Then every queue
 from __future__ import annotations
 
 import queue
+import secrets
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 
 from knapcache.errors import NotOwner, StoreError
-from knapcache.store.base import Entry, Totals
-from knapcache.store.redis.layout import KeyNames, ServerLayout
+from knapcache.store.base import Entry
+from knapcache.store.redis import scripts
+from knapcache.store.redis.layout import CHUNK, KeyNames, ServerLayout
 from knapcache.store.redis.records import Record
 from knapcache.store.redis.server import Fenced, RedisServer
 from knapcache.store.redis.shard_table import ShardTable
-from knapcache.store.redis.snapshots import save_snapshot
 
 RETRY_SECONDS = 0.5  # how soon late evictions are retried when nothing else is written
 MAX_BATCH = 256
 MAX_BATCH_BYTES = 4 << 20
 MAX_BACKLOG = 1 << 14
 MIN_BACKLOG_BYTES = 8 << 20
+UNUSED_CHUNK_SECONDS = 600
 
 
+@dataclass(slots=True, eq=False)
 class QueuedChange:
     """One change in the queue."""
 
-    __slots__ = ("drop", "error", "future", "keys", "life", "parked", "put", "record", "refusal", "snapshot")
-
-    def __init__(self, keys: Sequence[bytes] = ()) -> None:
-        self.keys = keys  # of all entries that it changes
-        self.put: Entry | None = None  # None: this process sees that the keys are gone
-        self.record: Record | None = None
-        self.life: int | None = None  # milliseconds
-        self.parked = False  # whether the server has the record in the nursery
-        self.drop: Sequence[tuple[int, bytes]] = ()  # shards and names in the nursery
-        self.snapshot: tuple[bytes, bytes] | None = None
-        self.refusal: str | None = None
-        self.error: StoreError | None = None
-        self.future: Future[None] = Future()
+    keys: Sequence[bytes] = ()  # of all entries that it changes
+    put: Entry | None = None  # None: this process sees that the keys are gone
+    record: Record | None = None
+    life: int | None = None  # milliseconds
+    parked: bool = False  # whether the server has the record in the nursery
+    drop: Sequence[tuple[int, bytes]] = ()  # shards and names in the nursery
+    snapshot: tuple[bytes, bytes] | None = None
+    refusal: str | None = None
+    error: StoreError | None = None
+    future: Future[None] = field(default_factory=Future)
 
     @property
     def content_bytes(self) -> int:
@@ -95,10 +96,6 @@ class ServerWriter:
             or self._queue.qsize() > MAX_BACKLOG
             or bool(self._server.breakers.probes())
         )
-
-    @property
-    def totals(self) -> Totals:
-        return self.table.totals
 
     def submit(self, change: QueuedChange, discard: Callable[[], None] = lambda: None) -> Future[None]:
         """Queue a change. `discard` is called after this process sees the change in `pending`."""
@@ -188,7 +185,7 @@ class ServerWriter:
         except Fenced as error:
             self._lose_ownership(batch, error)
             return
-        except StoreError as error:  # the books could not be read
+        except StoreError as error:  # the totals could not be read
             for change in batch:
                 change.error = change.error or error
         with self._lock:
@@ -240,7 +237,7 @@ class ServerWriter:
             if change.record is not None and change.put is not None:
                 self._put_record(change.record, change.put, change)
             if change.snapshot is not None and change.error is None:
-                save_snapshot(self._server, self._names, self.table.epoch, change.snapshot)
+                self._save_snapshot(*change.snapshot)
         except Fenced:
             raise
         except StoreError as error:
@@ -260,6 +257,20 @@ class ServerWriter:
             status = self.table.change(shard, limit=limit, put=(record, put.expires, change.life, False))
         if status != "ok":
             change.refusal = f"the store is full: the entry has {record.size} bytes"
+
+    def _save_snapshot(self, seal: bytes, content: bytes) -> None:
+        """Store a snapshot in chunks. Fenced if another owner has taken over.
+
+        The chunks of a new generation are written first, with a life time. One script then makes them permanent, points
+        the hash at them and removes the old ones. So a reader finds a whole snapshot, and what a crash leaves vanishes.
+        """
+        name, generation = self._names.snapshot, secrets.token_hex(8).encode()
+        chunks: list[bytes] = []
+        for k in range(0, len(content), CHUNK):
+            chunks.append(b"%s.%s.%d" % (name, generation, len(chunks)))
+            self._server.command(name, "SET", chunks[-1], content[k : k + CHUNK], "EX", UNUSED_CHUNK_SECONDS)
+        keys = [name, self._names.epoch, *chunks]
+        self._server.run(scripts.SAVE_SNAPSHOT, keys, self.table.epoch, generation, seal)
 
     def _finish(self, change: QueuedChange, error: StoreError | None) -> StoreError | None:
         """Account for a change that was made, refused or failed. Return the error of its future."""

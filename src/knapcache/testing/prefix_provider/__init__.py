@@ -2,16 +2,15 @@
 
 clock = VirtualClock()
 with PrefixProvider(clock=clock) as provider:
-Anthropic(base_url=provider.url, api_key="a").messages.create(...)
-clock.advance(400)
-provider.forget()
-assert provider.ledger[-1].charge.read == 0
+    Anthropic(base_url=provider.url, api_key="a").messages.create(...)
+    clock.advance(400)
+    provider.forget()
+    assert provider.ledger[-1].charge.read == 0
 """
 
-from knapcache.testing.prefix_provider.billing import BilledRequest, PrefixBilling, VirtualClock
+from knapcache.testing.prefix_provider.billing import BilledRequest, PrefixBilling, PrefixProvider, VirtualClock
 from knapcache.testing.prefix_provider.caches import PrefixCharge, PrefixPrices
 from knapcache.testing.prefix_provider.prompt import tokens_by_length
-from knapcache.testing.prefix_provider.server import PrefixProvider
 
 __all__ = [
     "BilledRequest",

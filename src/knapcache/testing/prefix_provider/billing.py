@@ -1,4 +1,4 @@
-"""Bills of the provider: caches per credential and model, usage in its answers, and a ledger of all requests."""
+"""The provider and its bills: caches per credential and model, usage in its answers, and a ledger of all requests."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from knapcache.testing.prefix_provider.caches import (
@@ -30,7 +31,7 @@ from knapcache.testing.prefix_provider.prompt import (
     openai_prompt,
     tokens_by_length,
 )
-from knapcache.testing.upstream import InputCharge, UpstreamCall
+from knapcache.testing.upstream import FakeUpstream, InputCharge, UpstreamCall
 
 OPENAI_ENDPOINTS = ("/chat/completions", "/responses")
 
@@ -121,7 +122,6 @@ class PrefixBilling:
         self._forget_at.append(when)
 
     def cost(self) -> float:
-        """Return the price of all input so far, in plain tokens."""
         return sum(row.cost for row in self.ledger)
 
     def check(self) -> None:
@@ -151,7 +151,6 @@ class PrefixBilling:
             return _Charged(self, endpoint, charge, cache, pending)
 
     def write(self, cache: PrefixCacheModel, pending: list[PendingWrite]) -> None:
-        """Make the writes of a request readable."""
         with self._charging:
             cache.write(pending)
 
@@ -221,27 +220,22 @@ class _Refusal(InputCharge):
             self.refusal = 400, {"error": {**reason, "param": None, "code": None}}
 
 
+@dataclass
 class _Charged(InputCharge):
     """Usage of an accepted request."""
 
-    def __init__(
-        self,
-        billing: PrefixBilling,
-        endpoint: str,
-        charge: PrefixCharge,
-        cache: PrefixCacheModel,
-        pending: list[PendingWrite],
-    ) -> None:
-        self._billing, self._endpoint, self._charge = billing, endpoint, charge
-        self._cache, self._pending = cache, pending
+    billing: PrefixBilling
+    endpoint: str
+    charge: PrefixCharge
+    cache: PrefixCacheModel
+    pending: list[PendingWrite]
 
     def begin(self) -> None:
-        """Make the request's writes readable."""
-        self._billing.write(self._cache, self._pending)
+        self.billing.write(self.cache, self.pending)
 
     def set_usage(self, data: Body) -> None:
         """Set the usage in an answer or event, where it has one."""
-        if self._endpoint == "/messages":
+        if self.endpoint == "/messages":
             self._set_anthropic(data)
         else:
             usage = (data.get("response") or data).get("usage")
@@ -249,7 +243,7 @@ class _Charged(InputCharge):
                 self._set_openai(usage)
 
     def _set_anthropic(self, data: Body) -> None:
-        charge = self._charge
+        charge = self.charge
         usage = (data.get("message") or data).get("usage")
         if usage is None:
             return
@@ -261,9 +255,17 @@ class _Charged(InputCharge):
             usage["cache_creation"] = by_ttl | {"ephemeral_1h_input_tokens": charge.long_written}
 
     def _set_openai(self, usage: Body) -> None:
-        charge = self._charge
+        charge = self.charge
         chat = "prompt_tokens" in usage
         usage["prompt_tokens" if chat else "input_tokens"] = charge.tokens
         usage["total_tokens"] = charge.tokens + usage["completion_tokens" if chat else "output_tokens"]
         details = {"cached_tokens": charge.read, "cache_write_tokens": charge.short_written}
         usage["prompt_tokens_details" if chat else "input_tokens_details"] = details
+
+
+class PrefixProvider(PrefixBilling, FakeUpstream):
+    """`FakeUpstream` with the caches and the options of `PrefixBilling`."""
+
+    def __init__(self, *, delay: float = 0.0, pace: float = 0.0, **billing: Any) -> None:
+        FakeUpstream.__init__(self, delay=delay, pace=pace)
+        PrefixBilling.__init__(self, **billing)

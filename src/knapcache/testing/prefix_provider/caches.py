@@ -7,10 +7,11 @@ arrival. Each class holds the cache of one credential and one model.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from knapcache.errors import InvalidInput
 from knapcache.testing.prefix_provider.prompt import BREAKPOINT_SECONDS, CountTokens, PromptBlock
@@ -52,7 +53,6 @@ class PrefixCharge(NamedTuple):
         return self.read + self.short_written + self.long_written + self.plain
 
     def cost(self, prices: PrefixPrices) -> float:
-        """Return the price in plain tokens."""
         written = prices.short_written * self.short_written + prices.long_written * self.long_written
         return prices.read * self.read + written + self.plain
 
@@ -84,24 +84,15 @@ class PendingWrite(NamedTuple):
     base: _Written | None = None
 
 
-class PrefixCacheModel(Protocol):
-    """A provider's cache."""
-
-    def charge(self, blocks: Sequence[PromptBlock], now: float) -> tuple[PrefixCharge, list[PendingWrite]]:
-        """Charge a request that arrives now, refresh what it reads, and return what it writes."""
-
-    def write(self, pending: Sequence[PendingWrite]) -> None:
-        """Make the writes of a request readable."""
-
-    def forget(self) -> None:
-        """Drop all entries."""
-
-
-class _Entries:
-    """Entries by digest, with their TTL."""
+class PrefixCacheModel(ABC):
+    """A provider's cache: entries by digest, with their TTL."""
 
     def __init__(self) -> None:
         self._entries: dict[bytes, _Written] = {}
+
+    @abstractmethod
+    def charge(self, blocks: Sequence[PromptBlock], now: float) -> tuple[PrefixCharge, list[PendingWrite]]:
+        """Charge a request that arrives now, refresh what it reads, and return what it writes."""
 
     def live(self, digest: bytes, now: float) -> _Written | None:
         """Return an entry that has not expired."""
@@ -119,9 +110,6 @@ class _Entries:
         """Drop all entries."""
         self._entries.clear()
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
 
 def anthropic_minimum(model: str) -> int:
     """Return the length in tokens below which Anthropic ignores a mark."""
@@ -132,7 +120,7 @@ def anthropic_minimum(model: str) -> int:
     return 1024
 
 
-class AnthropicCache(_Entries):
+class AnthropicCache(PrefixCacheModel):
     """Marks with a TTL of 5 minutes or 1 hour.
 
     From each mark, 20 positions are checked for an entry, and the longest entry found is read (A tokens). Every mark
@@ -182,7 +170,7 @@ class AnthropicCache(_Entries):
         return PrefixCharge(read, end - long_end, long_end - read, total - end), pending
 
 
-class BreakpointCache(_Entries):
+class BreakpointCache(PrefixCacheModel):
     """OpenAI from GPT-5.6: breakpoints with a TTL of 30 minutes.
 
     explicit mode    reads and writes at the request's breakpoints; without one the cache is not used
@@ -220,7 +208,7 @@ class BreakpointCache(_Entries):
         return PrefixCharge(read, end - read, 0, total - end), pending
 
 
-class AutomaticCache(_Entries):
+class AutomaticCache(PrefixCacheModel):
     """OpenAI before GPT-5.6: every prefix of 1,024 tokens and more, in steps of 128.
 
     A prefix is readable for `ttl` seconds after its last use. Prefixes end anywhere, also in the middle of a block.

@@ -13,7 +13,7 @@ import pytest
 
 from knapcache.errors import InvalidInput
 from knapcache.features.prefix.lab import PrefixTrace, read_prefix_trace
-from knapcache.features.prefix.lab.sessions import COLUMNS
+from knapcache.features.prefix.lab.read import COLUMNS
 from knapcache.features.prefix.request import Position, PrefixRequest
 from knapcache.features.prefix.tariff import ANTHROPIC
 
@@ -254,12 +254,6 @@ def test_estimated_lengths_may_be_zero(tmp_path: Path) -> None:
     file.write_text(as_csv(short))
     with pytest.raises(InvalidInput, match=r"requests.csv contains no input tokens"):
         read(file)
-
-
-def test_a_log_line_that_is_still_being_written_is_ignored(tmp_path: Path) -> None:
-    file = tmp_path / "requests.csv"
-    file.write_text(as_csv(PREFIX, PREFIX) + "2,k,1")
-    assert len(read(file).requests) == 2
 
 
 # All formats ------------------------------------------------------------------------------------------------------

@@ -129,3 +129,11 @@ def start_tier(tmp_path: Path) -> Iterator[StartTier]:
             return tier
 
         yield start
+
+
+@pytest.fixture
+def tier(start_tier: StartTier) -> TieredProxy:
+    """Start a proxy that marks requests, and knows how many tokens a byte has."""
+    tier = start_tier("on")
+    tier.learn_length()
+    return tier

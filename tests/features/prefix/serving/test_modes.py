@@ -9,9 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import anthropic
+import httpx
 import pytest
 
-from knapcache.features.prefix.hooks import BODY_DIGESTS
+from knapcache.features.prefix.feature import BODY_DIGESTS
 from tests.features.prefix.serving.conftest import SONNET, StartTier, TieredProxy
 from tests.support.timing import wait_until
 
@@ -76,11 +77,10 @@ def test_without_permission_no_byte_is_changed(start_tier: StartTier, mode: str)
         assert tier.post(raw).status == 200
         assert tier.provider.calls[-1].raw == raw
         tier.clock.advance(20.0)
+    assert ("knapcache_prefix" in httpx.get(f"{tier.proxy.url}/metrics").text) == (mode == "observe")
 
 
-def test_a_body_with_a_digest_is_not_changed(start_tier: StartTier) -> None:
-    tier = start_tier("on")
-    tier.learn_length()
+def test_a_body_with_a_digest_is_not_changed(tier: TieredProxy) -> None:
     talk(tier, SURE)
     for turn, name in enumerate(BODY_DIGESTS, SURE + 1):
         raw = json.dumps(body(text(f"turn {turn}", 100), system="s" * (SYSTEM // 16)), indent=1).encode()
@@ -92,41 +92,21 @@ def test_a_body_with_a_digest_is_not_changed(start_tier: StartTier) -> None:
     assert marks_of(json.loads(tier.provider.calls[-1].raw)), "the same caller's requests without a digest are marked"
 
 
-def test_marks_are_all_that_changes(start_tier: StartTier) -> None:
-    tier = start_tier("on")
-    tier.learn_length()
-    sent = [
-        conversation(turn, tools=[TOOL], tool_choice={"type": "auto"}, temperature=0.5, metadata={"user_id": "u"})
-        for turn in range(1, 7)
-    ]
-    for request in sent:
-        tier.post(request)
+def test_a_marked_body_is_the_callers_text_with_marks(tier: TieredProxy) -> None:
+    for turn in range(1, 7):
+        request = conversation(turn, tools=[TOOL], tool_choice={"type": "auto"}, metadata={"user_id": "u"})
+        fields = ' "temperature" : 1.0,\r\n "top_p":0.10, "x": [18446744073709551616, -0.0, 1E5, "\\u0041\\/"] }\n'
+        raw = json.dumps(request, indent=turn)[:-1].rstrip().encode() + b"," + fields.encode()
+        assert tier.post(raw).status == 200
+        got = tier.provider.calls[-1].raw
+        plain = got.replace(b',"cache_control":{"type":"ephemeral"}', b"").replace(b'[{"type":"text","text":', b"")
+        assert plain.replace(b'"}],', b'",') == raw
+        assert len(marks_of(tier.provider.calls[-1].body)) in range(turn > SURE, 5)
         tier.clock.advance(20.0)
-    got = [call.body for call in tier.provider.calls]
-    assert [without_marks(each) for each in got] == [without_marks(each) for each in sent]
-    assert all(1 <= len(marks_of(each)) <= 4 for each in got[SURE:])
     assert all(request.charge.read > 0 for request in tier.provider.ledger[SURE + 1 :])
 
 
-def test_a_marked_body_is_the_callers_text_with_marks(start_tier: StartTier) -> None:
-    tier = start_tier("on")
-    tier.learn_length()
-    marked = 0
-    for turn in range(1, 7):
-        fields = ' "temperature" : 1.0,\r\n "top_p":0.10, "x": [18446744073709551616, -0.0, 1E5, "\\u0041\\/"] }\n'
-        raw = json.dumps(conversation(turn), indent=turn)[:-1].rstrip().encode() + b"," + fields.encode()
-        assert tier.post(raw).status == 200
-        got = tier.provider.calls[-1].raw
-        marked += got != raw
-        plain = got.replace(b',"cache_control":{"type":"ephemeral"}', b"").replace(b'[{"type":"text","text":', b"")
-        assert plain.replace(b'"}],', b'",') == raw
-        tier.clock.advance(20.0)
-    assert marked >= 6 - SURE
-
-
-def test_a_conversation_with_tools_thinking_and_images(start_tier: StartTier) -> None:
-    tier = start_tier("on")
-    tier.learn_length()
+def test_a_conversation_with_tools_thinking_and_images(tier: TieredProxy) -> None:
     use = {"type": "tool_use", "id": "toolu_1", "name": "look_up", "input": {"text": "x"}}
     thinking = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
     messages: list[Any] = [{"role": "user", "content": [IMAGE, text("look", 400)]}]
@@ -141,9 +121,7 @@ def test_a_conversation_with_tools_thinking_and_images(start_tier: StartTier) ->
     assert all(request.charge.read > 0 for request in tier.provider.ledger[SURE + 1 :])
 
 
-def test_streams_are_marked_and_their_usage_is_learned_from(start_tier: StartTier) -> None:
-    tier = start_tier("on")
-    tier.learn_length()
+def test_streams_are_marked_and_their_usage_is_learned_from(tier: TieredProxy) -> None:
     with anthropic.Anthropic(base_url=tier.proxy.url, api_key="one", max_retries=0) as sdk:
         for turn in range(1, 7):
             request: Any = conversation(turn)
@@ -156,9 +134,7 @@ def test_streams_are_marked_and_their_usage_is_learned_from(start_tier: StartTie
     assert all(request.charge.read > 0 for request in tier.provider.ledger[SURE + 1 :])
 
 
-def test_a_retried_request_writes_its_prefix_once(start_tier: StartTier) -> None:
-    tier = start_tier("on")
-    tier.learn_length()
+def test_a_retried_request_writes_its_prefix_once(tier: TieredProxy) -> None:
     talk(tier, 3)
     tier.provider.fail("429")
     assert tier.post(conversation(4)).status == 200
@@ -171,9 +147,7 @@ def test_a_retried_request_writes_its_prefix_once(start_tier: StartTier) -> None
     assert tier.provider.ledger[-1].charge.read == tier.provider.ledger[-2].charge.tokens
 
 
-def test_a_caller_who_marks_is_left_alone(start_tier: StartTier) -> None:
-    tier = start_tier("on")
-    tier.learn_length()
+def test_a_caller_who_marks_is_left_alone(tier: TieredProxy) -> None:
     for turn in range(1, 5):
         request = conversation(turn)
         request["messages"][-1]["content"][0]["cache_control"] = MARK
@@ -203,9 +177,7 @@ def test_manage_changes_nothing_but_ttls(start_tier: StartTier) -> None:
     assert changed > 0
 
 
-def test_two_keys_have_prefixes_of_their_own(start_tier: StartTier) -> None:
-    tier = start_tier("on")
-    tier.learn_length()
+def test_two_keys_have_prefixes_of_their_own(tier: TieredProxy) -> None:
     for turn in range(1, 5):
         for key in ("one", "two"):
             assert tier.post(conversation(turn), key=key).status == 200
@@ -228,20 +200,16 @@ def test_a_prefix_is_live_at_one_upstream_only(start_tier: StartTier) -> None:
     assert second[0].read == 0
 
 
-def test_a_provider_that_refuses_marks_gets_none(start_tier: StartTier) -> None:
-    tier = start_tier("on")
+def test_a_provider_that_refuses_marks_gets_none(tier: TieredProxy) -> None:
     tier.provider.refused_fields.add("cache_control")
-    tier.learn_length()
     talk(tier, 6)
     statuses = [request.status for request in tier.provider.ledger]
     assert statuses.count(400) <= 1
     assert statuses.count(200) == 6
 
 
-def test_a_callers_error_does_not_end_marking(start_tier: StartTier) -> None:
-    tier = start_tier("on")
+def test_a_callers_error_does_not_end_marking(tier: TieredProxy) -> None:
     tier.provider.refused_fields.add("top_k")
-    tier.learn_length()
     for turn in range(1, 12):
         expected = 400 if turn % 2 else 200
         fields: dict[str, Any] = {"top_k": 1} if turn % 2 else {}
@@ -250,9 +218,7 @@ def test_a_callers_error_does_not_end_marking(start_tier: StartTier) -> None:
     assert tier.provider.ledger[-2].charge.read > 0
 
 
-def test_predictions_recover_when_the_provider_forgets(start_tier: StartTier) -> None:
-    tier = start_tier("on")
-    tier.learn_length()
+def test_predictions_recover_when_the_provider_forgets(tier: TieredProxy) -> None:
     talk(tier, 4)
     tier.provider.forget()
     for turn in range(5, 9):
@@ -264,9 +230,7 @@ def test_predictions_recover_when_the_provider_forgets(start_tier: StartTier) ->
     assert all(event.read > 0 for event in events[-2:])
 
 
-def test_requests_at_the_same_time_do_not_expect_to_read_each_others_prefix(start_tier: StartTier) -> None:
-    tier = start_tier("on")
-    tier.learn_length()
+def test_requests_at_the_same_time_do_not_expect_to_read_each_others_prefix(tier: TieredProxy) -> None:
     talk(tier, 5)
     tier.provider.delay = 0.3  # none of the answers begins before all three requests have arrived
     with ThreadPoolExecutor(3) as pool:
@@ -277,9 +241,7 @@ def test_requests_at_the_same_time_do_not_expect_to_read_each_others_prefix(star
     assert [event.predicted for event in tier.prefix_events()[-3:]] == reads
 
 
-def test_the_ttl_counts_from_the_start_of_a_slow_request(start_tier: StartTier) -> None:
-    tier = start_tier("on")
-    tier.learn_length()
+def test_the_ttl_counts_from_the_start_of_a_slow_request(tier: TieredProxy) -> None:
     talk(tier, 5)
     tier.provider.delay = 0.3
     with ThreadPoolExecutor(1) as pool:
@@ -296,9 +258,7 @@ def test_the_ttl_counts_from_the_start_of_a_slow_request(start_tier: StartTier) 
     assert tier.prefix_events()[-1].predicted == tier.provider.ledger[-1].charge.read
 
 
-def test_a_stream_that_was_cut_has_written_its_prefix(start_tier: StartTier) -> None:
-    tier = start_tier("on")
-    tier.learn_length()
+def test_a_stream_that_was_cut_has_written_its_prefix(tier: TieredProxy) -> None:
     talk(tier, 4)
     tier.provider.fail("cut")
     tier.post(conversation(5, stream=True))
@@ -324,19 +284,6 @@ def test_callers_share_prefixes_under_the_proxys_own_key(
     reads = [request.charge.read for request in tier.provider.ledger]
     assert all(reads[SURE + 1 :])
     assert [event.predicted for event in tier.prefix_events()] == reads
-
-
-def test_observe_tells_what_marks_would_save(start_tier: StartTier) -> None:
-    tier = start_tier("observe")
-    tier.learn_length()
-    talk(tier, 8)
-    events = tier.prefix_events()
-    assert [event.read for event in events] == [0] * 8
-    assert not any(event.marked for event in events)
-    bills = {rule: sum(event.bills[rule] for event in events) for rule in events[-1].bills}
-    assert bills["paid"] == bills["none"] == tier.provider.cost()
-    assert bills["last-5m"] < 0.4 * bills["none"]
-    assert bills["learned"] < 0.6 * bills["none"]
 
 
 # OpenAI
@@ -385,13 +332,12 @@ def test_a_caller_with_cache_options_of_openai_keeps_them(start_tier: StartTier,
     assert all(call.body | fields == call.body for call in tier.provider.calls)
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_responses_are_marked_and_learned_from(start_tier: StartTier, stream: bool) -> None:
+def test_responses_are_marked_and_learned_from(start_tier: StartTier) -> None:
     tier = start_tier("on", kind="openai")
     items: list[Any] = [{"role": "developer", "content": "s" * 500}]
     for turn in range(8):
         items = [*items, {"role": "user", "content": [{"type": "input_text", "text": f"turn {turn}".ljust(100, ".")}]}]
-        body = {"model": "gpt-5.6", "input": items, "stream": stream}
+        body = {"model": "gpt-5.6", "input": items, "stream": turn % 2 == 1}
         assert tier.post(body, path="/v1/responses").status == 200
         items = [*items, {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}]
         items = [*items, {"type": "function_call_output", "call_id": "1", "output": f"result {turn}"}]

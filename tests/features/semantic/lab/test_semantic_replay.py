@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from functools import cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,11 +13,17 @@ import pytest
 
 from knapcache.errors import CorruptState, InvalidInput
 from knapcache.features.semantic.lab import replay, truth_differs
-from knapcache.features.semantic.lab.compare import AnswersDiffer, comparison_for
 from knapcache.features.semantic.lab.read import LoggedQuestion, QuestionFields, parse
-from knapcache.features.semantic.lab.replay import ReplayOutcome, SemanticReplay
+from knapcache.features.semantic.lab.replay import (
+    BATCH,
+    AnswersDiffer,
+    ReplayOutcome,
+    SemanticReplay,
+    comparison_for,
+    embed_questions,
+    exclude_long,
+)
 from knapcache.features.semantic.lab.report import facts, figure_png, summary, wrong_rows
-from knapcache.features.semantic.lab.vectors import BATCH, embed_questions, exclude_long
 
 NEW, SHADOW, AUDIT, SERVED = ReplayOutcome.NEW, ReplayOutcome.SHADOW, ReplayOutcome.AUDIT, ReplayOutcome.SERVED
 WORDINGS = (
@@ -35,6 +43,12 @@ def word_vectors(questions: Sequence[LoggedQuestion]) -> npt.NDArray[np.float32]
     return WordVectors().embed([each.text for each in questions])
 
 
+@cache
+def word_vector(word: str) -> npt.NDArray[np.float64]:
+    vector = np.random.default_rng(list(word.encode())).normal(size=64)
+    return 4.0 * vector if word.isdecimal() else vector
+
+
 class WordVectors:
     """An embedder whose vectors are sums of random ones, one for each word; those of numbers are longer."""
 
@@ -46,13 +60,16 @@ class WordVectors:
         found = np.zeros((len(texts), self.dimensions), dtype=np.float32)
         for row, text in enumerate(texts):
             for word in text.lower().strip("?.").split():
-                vector = np.random.default_rng(list(word.encode())).normal(size=self.dimensions)
-                found[row] += 4.0 * vector if word.isdecimal() else vector
+                found[row] += word_vector(word)
             found[row] /= max(1e-9, float(np.linalg.norm(found[row])))
         return found
 
     def tokens(self, text: str) -> int:
         return len(text.split())
+
+
+def run(questions: Sequence[LoggedQuestion], error: float, **options: Any) -> SemanticReplay:
+    return replay(questions, word_vectors(questions), error=error, compare=truth_differs, **options)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +90,7 @@ def test_outcomes_of_a_short_log() -> None:
         question("Where do otters not sleep near rivers?", 4),  # vetoed
         question("What does this mean?", 2),
     ]
-    found = replay(rows, word_vectors(rows), error=0.05, compare=truth_differs)
+    found = run(rows, 0.05)
     found.check()
     exact, excluded = ReplayOutcome.EXACT, ReplayOutcome.EXCLUDED
     assert found.outcomes.tolist() == [NEW, exact, SHADOW, excluded, NEW, NEW, exact]
@@ -98,7 +115,7 @@ def test_frames_never_match() -> None:
 
 
 def test_a_log_of_paraphrases_is_served_within_the_allowed_error(log: list[LoggedQuestion]) -> None:
-    found = replay(log, word_vectors(log), error=0.1, compare=truth_differs, seed=1)
+    found = run(log, 0.1, seed=1)
     found.check()
     result = summary(found, log)
     assert result["served"] > 40
@@ -115,23 +132,23 @@ def test_a_log_of_paraphrases_is_served_within_the_allowed_error(log: list[Logge
 
 
 def test_the_same_seed_gives_the_same_replay(log: list[LoggedQuestion]) -> None:
-    runs = [replay(log, word_vectors(log), error=0.1, compare=truth_differs, seed=seed) for seed in (2, 2, 3)]
+    runs = [run(log, 0.1, seed=seed) for seed in (2, 2, 3)]
     assert runs[0].outcomes.tolist() == runs[1].outcomes.tolist() != runs[2].outcomes.tolist()
 
 
 def test_audits_follow_their_share(log: list[LoggedQuestion]) -> None:
-    none = replay(log, word_vectors(log), error=0.1, compare=truth_differs, audit=0.0)
+    none = run(log, 0.1, audit=0.0)
     assert none.count(SERVED) > 0
-    every = replay(log, word_vectors(log), error=0.1, compare=truth_differs, audit=1.0)
+    every = run(log, 0.1, audit=1.0)
     assert every.count(SERVED) == 0
     assert every.count(AUDIT) > 0
     with pytest.raises(InvalidInput, match=r"audit must be from 0 to 1, not 1\.5"):
-        replay(log, word_vectors(log), error=0.1, compare=truth_differs, audit=1.5)
+        run(log, 0.1, audit=1.5)
 
 
 def test_wrong_truths_are_never_certified(log: list[LoggedQuestion]) -> None:
     rows = [each._replace(truth=str(number)) for number, each in enumerate(log)]
-    found = replay(rows, word_vectors(rows), error=0.2, compare=truth_differs)
+    found = run(rows, 0.2)
     assert found.count(SERVED) == 0
     assert found.learned["bound"] is None
 
@@ -139,7 +156,7 @@ def test_wrong_truths_are_never_certified(log: list[LoggedQuestion]) -> None:
 def test_wrong_answers_are_counted_and_end_the_serving(log: list[LoggedQuestion]) -> None:
     start = 180  # from here on, nothing means what it meant before
     rows = [each._replace(truth=f"{number >= start} {each.truth}") for number, each in enumerate(log)]
-    found = replay(rows, word_vectors(rows), error=0.1, compare=truth_differs, audit=0.3)
+    found = run(rows, 0.1, audit=0.3)
     found.check()
     shown = wrong_rows(found, 1000)
     assert 0 < len(shown) == found.wrong_served < 60 - start // 60

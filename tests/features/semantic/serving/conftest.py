@@ -60,7 +60,7 @@ def start_tier(
         yield start
 
 
-def learn_in_shadow(upstream: MeaningUpstream, folder: Path, wordings: int = 5, **settings: Any) -> list[Asked]:
+def learn_in_shadow(upstream: MeaningUpstream, folder: Path, **settings: Any) -> list[Asked]:
     """Run a proxy in shadow until its labels are enough, with a margin, for one that serves. Return what was asked."""
     given = {"policy": "lru", "semantic": "shadow", "prices": PRICES, **settings}
     with (
@@ -68,6 +68,14 @@ def learn_in_shadow(upstream: MeaningUpstream, folder: Path, wordings: int = 5, 
         SemanticClient(proxy.url, proxy.proxy.admin_token) as client,
     ):
         client.wait_ready()
-        asked = [client.ask(wording.format(task)) for wording in WORDINGS[:wordings] for task in TASKS]
+        before = upstream.count()
+        questions = [wording.format(task) for wording in WORDINGS[:5] for task in TASKS]
+        asked = [client.ask(question) for question in questions]
+        assert upstream.count() - before == len(questions)
         wait_until(lambda: client.labels() >= 45)  # not all: a question may come before its predecessor is indexed
+        scope = client.scope()
+        assert (scope["mode"], scope["state"]) == ("shadow", "shadow")
+        assert any(level["certified"] for level in scope["levels"]), "the labels would be enough"
+        assert scope["all"]["labels"].keys() <= {"shadow same", "shadow different", "shadow undecided"}
+        assert client.ask(WORDINGS[5].format(TASKS[0]), stream=True).outcome == "miss"
         return asked

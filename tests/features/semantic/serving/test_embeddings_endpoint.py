@@ -15,7 +15,7 @@ import pytest
 from knapcache.errors import InvalidInput, UpstreamFailed
 from knapcache.features.semantic import tier as tier_module
 from knapcache.features.semantic.embeddings_endpoint import MAX_BATCH, EndpointEmbedder
-from knapcache.features.semantic.opening import check_embedder, open_embedder
+from knapcache.features.semantic.feature import check_embedder, open_embedder
 from knapcache.features.semantic.tier import SemanticTier
 from knapcache.proxy.settings import Settings
 
@@ -100,7 +100,9 @@ def test_a_connection_that_the_api_has_closed_is_replaced(api: EmbeddingsApi, em
     assert len(api.connections) == 3
 
 
-def test_an_error_that_may_quote_a_question_is_not_repeated(api: EmbeddingsApi, embedder: EndpointEmbedder) -> None:
+def test_an_error_that_may_quote_a_question_is_not_repeated_and_a_refused_text_causes_no_pause(
+    api: EmbeddingsApi, embedder: EndpointEmbedder
+) -> None:
     api.answer = 401, b'{"error": {"message": "Incorrect API key"}}'
     with pytest.raises(UpstreamFailed, match="status 401: Incorrect API key"):
         assert embedder.dimensions, "no text of a request was sent yet"
@@ -110,7 +112,7 @@ def test_an_error_that_may_quote_a_question_is_not_repeated(api: EmbeddingsApi, 
     for status, kind in ((400, InvalidInput), (500, UpstreamFailed)):
         api.answer = status, b'{"error": {"message": "cannot embed: my prompt"}}'
         with pytest.raises(kind, match=rf"status {status}$"):
-            embedder.embed(["my prompt"])
+            embedder.embed(["my prompt"])  # at once: a refused text does not stop others
     embedder.close()
 
 
@@ -152,15 +154,6 @@ def test_after_a_failure_calls_fail_at_once_until_a_pause_is_over(api: Embedding
     api.answer = None
     assert embedder.embed(["text"]).shape == (1, 3)
     embedder.close()
-
-
-def test_a_text_that_the_api_refuses_does_not_stop_others(api: EmbeddingsApi, embedder: EndpointEmbedder) -> None:
-    assert embedder.dimensions == 3
-    api.answer = 400, b'{"error": {"message": "invalid input: my secret"}}'
-    with pytest.raises(InvalidInput, match=r"refused a text with status 400$"):
-        embedder.embed(["my secret"])
-    api.answer = None
-    assert embedder.embed(["text"]).shape == (1, 3)
 
 
 def test_an_api_that_is_not_there_is_a_failure() -> None:

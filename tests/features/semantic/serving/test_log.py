@@ -11,9 +11,15 @@ from pathlib import Path
 import pytest
 
 from knapcache.features.semantic.learner import Label
-from knapcache.features.semantic.log import START, LabelRecord, MemoryLog, QuestionRecord, SemanticLog, same_log
-from knapcache.features.semantic.log_records import RecordCodec
-from knapcache.features.semantic.redis_log import RedisLog
+from knapcache.features.semantic.log import (
+    START,
+    LabelRecord,
+    QuestionRecord,
+    RecordCodec,
+    RedisLog,
+    SemanticLog,
+    same_log,
+)
 from knapcache.features.semantic.sqlite_log import SqliteLog
 from knapcache.store.encryption import Encryption
 from knapcache.store.redis.store import RedisStore
@@ -68,11 +74,12 @@ def open_log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenLog
     prefix = f"semantic{next(_numbers)}"
 
     def open_one(max_questions: int = 1000) -> SemanticLog:
-        if kind == "memory":
-            opened.append(opened[0] if opened else MemoryLog(max_questions))
-        elif kind == "sqlite":
+        if kind == "memory" and opened:
+            return opened[0]
+        if kind != "redis":
             sealer = Sealer(b"secret", Encryption(keys) if keys else None)
-            opened.append(SqliteLog(tmp_path / "semantic.sqlite", sealer, max_questions))
+            path = None if kind == "memory" else tmp_path / "semantic.sqlite"
+            opened.append(SqliteLog(path, sealer, max_questions))
         else:
             scheme, location = request.getfixturevalue("engine").url.split(":", 1)
             address = parse(scheme, f"{location}?prefix={prefix}&near=0")
@@ -133,7 +140,7 @@ def test_dropped_questions_are_gone_and_other_processes_read_the_drop(open_log: 
 
 
 def test_the_oldest_records_are_removed(open_log: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("log", "sqlite_log", "redis_log"):
+    for module in ("log", "sqlite_log"):
         monkeypatch.setattr(f"knapcache.features.semantic.{module}.MAX_LABELS", 5)
         monkeypatch.setattr(f"knapcache.features.semantic.{module}.MAX_DROPS", 3)
     log = open_log(max_questions=10)
@@ -149,7 +156,7 @@ def test_the_oldest_records_are_removed(open_log: OpenLog, monkeypatch: pytest.M
 
 
 def test_a_flood_leaves_the_share_of_every_other_scope(open_log: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("log", "sqlite_log", "redis_log"):
+    for module in ("log", "sqlite_log"):
         monkeypatch.setattr(f"knapcache.features.semantic.{module}.MAX_LABELS", 30)
     first, second = open_log(max_questions=30), open_log(max_questions=30)
     shares = {"b": range(1000, 1010), "c": range(2000, 2007)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -20,12 +21,13 @@ from knapcache.features.semantic import matcher as module
 from knapcache.features.semantic.certificate import LEVELS
 from knapcache.features.semantic.event import SemanticEvent
 from knapcache.features.semantic.learner import Label
-from knapcache.features.semantic.log import MemoryLog
 from knapcache.features.semantic.matcher import Asked, Found, Matcher
 from knapcache.features.semantic.question import Question, read_question
+from knapcache.features.semantic.sqlite_log import SqliteLog
 from knapcache.keys import KeyedRequest
 from knapcache.keys.parse import ParsedBody
 from knapcache.model import Endpoint
+from knapcache.store.sqlite.rows import Sealer
 
 POISON = "plutonium"
 STORED, SAME, OTHER = "How do I bake bread?", "How can I bake bread?", "Who painted the night watch?"
@@ -55,7 +57,7 @@ class BagOfWords:
 
 @pytest.fixture
 def cache() -> Iterator[InternalCache]:
-    with Cache("1MB", policy="gdsf-cost-history", shadows=()) as cache:
+    with Cache("1MB", policy="lru", shadows=()) as cache:
         yield internal_of(cache)
 
 
@@ -64,8 +66,12 @@ def _no_audits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "draw", lambda: 0.99)
 
 
-def matcher(cache: InternalCache, log: MemoryLog | None = None, **options: Any) -> Matcher:
-    return Matcher(cache, BagOfWords(), log or MemoryLog(100), {"": 0.1}, 100, **options)
+def memory_log() -> SqliteLog:
+    return SqliteLog(None, Sealer(b"secret"), 100)
+
+
+def matcher(cache: InternalCache, log: SqliteLog | None = None, **options: Any) -> Matcher:
+    return Matcher(cache, BagOfWords(), log or memory_log(), {"": 0.1}, 100, **options)
 
 
 def ask(cache: InternalCache, text: str, *, mode: str = "on", max_age: float | None = None, system: str = "") -> Asked:
@@ -96,17 +102,26 @@ def _certain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("knapcache.features.semantic.learner.SemanticLearner._risk", lambda *_: 0.001)
 
 
-def test_the_first_question_has_no_match(cache: InternalCache) -> None:
-    found = matcher(cache).find(ask(cache, STORED))
-    assert (found.kind, found.match, found.entry) == ("none", None, None)
-    assert found.vector
+def certified(cache: InternalCache, **options: Any) -> Matcher:
+    """Return a matcher that has stored a question, and serves matches of the least risk."""
+    tier = matcher(cache, **options)
+    store(cache, tier, ask(cache, STORED))
+    certify(tier)
+    return tier
+
+
+@pytest.fixture
+def tier(cache: InternalCache, _certain: None) -> Matcher:
+    return certified(cache)
 
 
 @pytest.mark.usefixtures("_certain")
 def test_a_match_is_served_only_when_it_is_certified(cache: InternalCache) -> None:
     tier = matcher(cache)
     stored = ask(cache, STORED)
-    store(cache, tier, stored)
+    found = store(cache, tier, stored)
+    assert (found.kind, found.match, found.entry) == ("none", None, None)
+    assert found.vector
     found = tier.find(ask(cache, SAME))
     assert (found.kind, found.similar) == ("shadow", None)
     certify(tier)
@@ -119,26 +134,15 @@ def test_a_match_is_served_only_when_it_is_certified(cache: InternalCache) -> No
     assert 0.0 < found.similar.bound <= 0.1
     assert tier.find(ask(cache, SAME, mode="shadow")).kind == "shadow"
     assert tier.find(ask(cache, OTHER)).kind == "none"
+    assert tier.find(ask(cache, SAME, system="Be brief.")).kind == "none", "another frame"
 
 
-@pytest.mark.usefixtures("_certain")
-def test_some_matches_are_audited(cache: InternalCache, monkeypatch: pytest.MonkeyPatch) -> None:
-    tier = matcher(cache)
-    store(cache, tier, ask(cache, STORED))
-    certify(tier)
+def test_some_matches_are_audited(cache: InternalCache, tier: Matcher, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "draw", lambda: 0.01)
     found = tier.find(ask(cache, SAME))
     assert found.kind == "audit"
     assert found.similar is not None, "it is served if the upstream fails"
     assert found.entry is not None
-
-
-@pytest.mark.usefixtures("_certain")
-def test_another_frame_never_matches(cache: InternalCache) -> None:
-    tier = matcher(cache)
-    store(cache, tier, ask(cache, STORED))
-    certify(tier)
-    assert tier.find(ask(cache, SAME, system="Be brief.")).kind == "none"
 
 
 @pytest.mark.usefixtures("_certain")
@@ -156,32 +160,29 @@ def test_an_index_that_names_the_entry_of_another_frame_is_not_believed(cache: I
 
 @pytest.mark.usefixtures("_certain")
 def test_an_answer_that_is_too_old_for_the_caller_is_not_served(cache: InternalCache) -> None:
-    tier = matcher(cache, clock=lambda: 4e9)
-    store(cache, tier, ask(cache, STORED))
-    certify(tier)
+    tier = certified(cache, clock=lambda: 4e9)
     assert tier.find(ask(cache, SAME, max_age=60.0)).kind == "shadow"
     assert tier.find(ask(cache, SAME)).kind == "served"
 
 
 @pytest.mark.usefixtures("_certain")
-def test_the_answer_that_replaces_an_evicted_one_starts_with_its_count(cache: InternalCache) -> None:
-    tier = matcher(cache)
-    stored, new = ask(cache, STORED), ask(cache, SAME)
-    store(cache, tier, stored)
-    for _ in range(5):
-        cache.engine.fetch(stored.request, lambda: Reply(b"answer"), DEFAULT_OPTIONS)
-    certify(tier)
-    assert tier.find(new).kind == "served"  # its text is in memory now
-    assert cache.lookup(Endpoint.CHAT, new.request).hit is None
-    cache.coordinator.role.admission.forget([stored.request.key.digest])  # type: ignore[union-attr]
-    assert tier.find(new).reason == "evicted"
-    store(cache, tier, new)
-    (row,) = cache.entries()["rows"]
-    assert row["requests"] >= 6
+def test_the_answer_that_replaces_an_evicted_one_starts_with_its_count() -> None:
+    with Cache("1MB", policy="gdsf-cost-history", shadows=()) as opened:
+        cache = internal_of(opened)
+        tier, stored, new = certified(cache), ask(cache, STORED), ask(cache, SAME)
+        for _ in range(5):
+            cache.engine.fetch(stored.request, lambda: Reply(b"answer"), DEFAULT_OPTIONS)
+        assert tier.find(new).kind == "served"  # its text is in memory now
+        assert cache.lookup(Endpoint.CHAT, new.request).hit is None
+        cache.coordinator.role.admission.forget([stored.request.key.digest])  # type: ignore[union-attr]
+        assert tier.find(new).reason == "evicted"
+        store(cache, tier, new)
+        (row,) = cache.entries()["rows"]
+        assert row["requests"] >= 6
 
 
 def test_processes_with_the_same_log_decide_alike(cache: InternalCache) -> None:
-    log = MemoryLog(100)
+    log = memory_log()
     one, other = matcher(cache, log), matcher(cache, log)
     store(cache, one, ask(cache, STORED))
     certify(one)
@@ -194,11 +195,8 @@ def test_processes_with_the_same_log_decide_alike(cache: InternalCache) -> None:
 
 @pytest.mark.usefixtures("_certain")
 def test_a_restart_keeps_questions_and_certificates(cache: InternalCache, tmp_path: Path) -> None:
-    log, file = MemoryLog(100), tmp_path / "index"
-    tier = matcher(cache, log, file=file)
-    store(cache, tier, ask(cache, STORED))
-    certify(tier)
-    tier.save()
+    log, file = memory_log(), tmp_path / "index"
+    certified(cache, log=log, file=file).save()
     assert matcher(cache, log, file=file).find(ask(cache, SAME)).kind == "served"
     file.write_bytes(b"damaged")
     assert matcher(cache, log, file=file).find(ask(cache, SAME)).kind == "served"
@@ -215,28 +213,21 @@ def test_other_errors_are_applied_to_all_labels(cache: InternalCache) -> None:
     assert tier.levels["team"] == -1
 
 
-def test_labels_of_another_model_do_not_count(cache: InternalCache) -> None:
-    log = MemoryLog(100)
+def test_labels_of_another_model_or_with_other_features_do_not_count(cache: InternalCache) -> None:
+    log = memory_log()
     certify(matcher(cache, log))
     other = BagOfWords()
     other.build = "words-2"
     assert Matcher(cache, other, log, {"": 0.1}, 100).levels == {"": -1}
-
-
-def test_labels_with_other_features_do_not_count(cache: InternalCache) -> None:
-    log = MemoryLog(100)
+    log = memory_log()
     tier = matcher(cache, log)
     tier.add_label("", "m", "equal", Label(b"k", (0.5, 0.5), 0.01, 0.001, False, "shadow"))
     assert tier.report()[""]["labels"] == {}
     assert matcher(cache, log).report()[""]["labels"] == {}
 
 
-@pytest.mark.usefixtures("_certain")
-def test_a_log_that_was_begun_again_forgets_the_old_one(cache: InternalCache) -> None:
-    tier = matcher(cache)
-    store(cache, tier, ask(cache, STORED))
-    certify(tier)
-    tier._log = MemoryLog(100)
+def test_a_log_that_was_begun_again_forgets_the_old_one(tier: Matcher) -> None:
+    tier._log = memory_log()
     tier._log.append(labels=[])
     certify(tier, 1)
     assert tier.levels == {"": -1}
@@ -244,7 +235,7 @@ def test_a_log_that_was_begun_again_forgets_the_old_one(cache: InternalCache) ->
 
 
 def test_a_sweep_removes_questions_of_entries_that_are_gone(cache: InternalCache) -> None:
-    log = MemoryLog(100)
+    log = memory_log()
     tier, other = matcher(cache, log), matcher(cache, log)
     store(cache, tier, ask(cache, STORED))
     store(cache, tier, ask(cache, OTHER))
@@ -255,11 +246,7 @@ def test_a_sweep_removes_questions_of_entries_that_are_gone(cache: InternalCache
     assert (tier.report()[""]["questions"], other.report()[""]["questions"], len(log.read_questions()[0])) == (1, 1, 1)
 
 
-@pytest.mark.usefixtures("_certain")
-def test_feedback_counts_as_a_wrong_label(cache: InternalCache) -> None:
-    tier = matcher(cache)
-    store(cache, tier, ask(cache, STORED))
-    certify(tier)
+def test_feedback_counts_as_a_wrong_label(cache: InternalCache, tier: Matcher) -> None:
     found = tier.find(ask(cache, SAME))
     assert found.match is not None
     event = SemanticEvent(
@@ -296,10 +283,7 @@ def test_a_question_that_causes_a_fault_fails_alone(cache: InternalCache, caplog
 def test_a_log_that_cannot_be_read_ends_serving(cache: InternalCache, monkeypatch: pytest.MonkeyPatch) -> None:
     tier = matcher(cache)
 
-    def broken(*_: Any, **__: Any) -> Any:
-        raise StoreError("the server does not answer")
-
-    monkeypatch.setattr(tier._log, "append", broken)
+    monkeypatch.setattr(tier._log, "append", Mock(side_effect=StoreError("the server does not answer")))
     tier.add_question(b"f", b"k", b"\1" * 64)
     assert "the server does not answer" in tier.failure
     assert tier.find(ask(cache, STORED)).kind == "failed"

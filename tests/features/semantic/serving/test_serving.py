@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import httpx
 import pytest
 
 from knapcache.cache.purging import purge_conditions
+from knapcache.cli.main import main
 from knapcache.features.semantic import matcher
 from tests.features.semantic.serving.conftest import StartTier, TierProxy, learn_in_shadow
 from tests.support.meanings import TASKS, WORDINGS, Asked, MeaningUpstream, SemanticClient, spare_questions
@@ -30,13 +32,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def history(folder: Path, upstream: MeaningUpstream, embedding_model: None) -> list[Asked]:  # noqa: ARG001
     """All that was asked while the tier was a shadow."""
-    return learn_in_shadow(upstream, folder)
+    return learn_in_shadow(upstream, folder, semantic_error=ERROR)
 
 
 @pytest.fixture(scope="module")
 def tier(folder: Path, history: list[Asked], start_tier: StartTier) -> TierProxy:
     assert {one.outcome for one in history} == {"miss"}
-    return start_tier(path=folder, semantic_error=ERROR)
+    assert all(one.right and not any(name in one.headers for name in SIMILAR_HEADERS) for one in history)
+    return start_tier(path=folder, semantic_error=ERROR, content_log=True)
 
 
 @pytest.fixture(scope="module")
@@ -123,76 +126,25 @@ def test_a_caller_refuses_by_header(client: SemanticClient, refusal: dict[str, s
     "fields",
     [
         {"system": "Answer in French."},
-        {"model": "gpt-4o"},
         {"max_tokens": 77},
-        {"temperature": 0.0},
-        {"stop": ["x"]},
-        {"user": "someone"},
         {"extra_headers": {"openai-organization": "another"}},
         {"extra_body": {"cache": {"namespace": "another"}}},
+        {"seed": 1},
     ],
 )
-def test_another_frame_never_matches(client: SemanticClient, fields: dict[str, Any]) -> None:
+def test_another_frame_or_a_form_that_is_excluded_never_matches(client: SemanticClient, fields: dict[str, Any]) -> None:
     question = next(FRESH)
-    first = client.ask(question, **fields)
-    if "user" in fields and first.outcome == "similar":
-        return  # `user` is not part of the key
-    assert first.outcome == "miss"
+    assert client.ask(question, **fields).outcome == "miss"
     assert client.ask(question, **fields).outcome == "hit"
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"temperature": 0.7},
-        {"n": 2},
-        {"seed": 1},
-        {"logprobs": True},
-        {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {}}}},
-    ],
-)
-def test_requests_for_more_than_one_plain_answer_are_never_matched(
-    client: SemanticClient, fields: dict[str, Any]
-) -> None:
-    for wording in WORDINGS[:3]:
-        assert client.ask(wording.format(TASKS[2]), **fields).outcome == "miss"
+def test_a_veto_keeps_an_answer_from_being_served(client: SemanticClient) -> None:
+    assert client.ask("How do I lose 5 kg with sport?").outcome == "miss"
+    assert client.ask("How can I lose 7 kg with sport?").outcome == "miss"
 
 
-@pytest.mark.parametrize(
-    ("stored", "asked"),
-    [
-        ("How do I lose 5 kg with sport?", "How can I lose 7 kg with sport?"),
-        ("How do I enable the night mode of a phone?", "How do I disable the night mode of a phone?"),
-        ("Why should I water the lawn in winter?", "Why should I not water the lawn in winter?"),
-        ("How do I travel from Oslo to Lima by ship?", "How do I travel from Lima to Oslo by ship?"),
-    ],
-)
-def test_another_number_an_opposite_a_negation_or_swapped_names_are_never_served(
-    client: SemanticClient, stored: str, asked: str
-) -> None:
-    assert client.ask(stored).outcome == "miss"
-    assert client.ask(asked).outcome == "miss"
-
-
-def test_a_match_that_was_marked_wrong_is_not_served_again(tier: TierProxy, client: SemanticClient) -> None:
-    served = similar(client)
-    match = served.headers["x-knapcache-match"]
-    response = client.mark_wrong(match)
-    assert response.status_code == 200, response.text
-    assert client.labels() > 0
-    assert "feedback" in client.scope()["labels"]
-    again = client.ask(served.question)
-    assert again.headers.get("x-knapcache-matched-key") != served.headers["x-knapcache-matched-key"]
-    assert client.mark_wrong(match).status_code == 409
-    assert client.mark_wrong("no-such-match").status_code == 404
-    anonymous = httpx.post(
-        f"{tier.proxy.url}/admin/api/semantic/feedback", json={"match": match, "verdict": "different"}
-    )
-    assert anonymous.status_code in (401, 403)
-
-
-def test_a_pair_that_was_marked_wrong_is_not_served_again_without_another_candidate(
-    client: SemanticClient, monkeypatch: pytest.MonkeyPatch
+def test_a_pair_that_was_marked_wrong_is_not_served_again(
+    tier: TierProxy, client: SemanticClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(matcher, "draw", lambda: 1.0)  # no audits
     frame: dict[str, Any] = {"system": "You are a craftsman."}  # here the question has only one neighbour
@@ -200,7 +152,14 @@ def test_a_pair_that_was_marked_wrong_is_not_served_again_without_another_candid
     served = client.ask(WORDINGS[1].format(TASKS[0]), **frame)
     assert served.outcome == "similar"
     assert client.ask(served.question, **frame).outcome == "similar"
-    assert client.mark_wrong(served.headers["x-knapcache-match"]).status_code == 200
+    match = served.headers["x-knapcache-match"]
+    anonymous = httpx.post(
+        f"{tier.proxy.url}/admin/api/semantic/feedback", json={"match": match, "verdict": "different"}
+    )
+    assert anonymous.status_code in (401, 403)
+    assert client.mark_wrong("no-such-match").status_code == 404
+    assert [client.mark_wrong(match).status_code for _ in range(2)] == [200, 409]
+    assert "feedback" in client.scope()["labels"]
     assert client.ask(served.question, **frame).outcome == "miss"
     assert client.ask(served.question, **frame).outcome == "hit"
 
@@ -229,3 +188,22 @@ def test_everything_is_counted(client: SemanticClient) -> None:
     assert used["usd_saved"] > 0
     metrics = client.admin.get("/metrics").text
     assert 'outcome="similar"' in metrics
+
+
+def test_the_lab_reads_the_content_log_without_answers_by_similarity(
+    client: SemanticClient, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, served = tmp_path / "log.jsonl", client.status()["all"]["served"]
+
+    def exported() -> list[str]:
+        assert main(["log", "export", "--path", str(folder), "--output", str(log)]) == 0
+        return [json.loads(line)["outcome"] for line in log.read_text().splitlines()]
+
+    wait_until(lambda: exported().count("similar") == served)
+    outcomes = exported()
+    capsys.readouterr()
+    assert main(["semantic", str(log), "--error", "0.2", "--json", "-"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["requests"], result["left_out"]) == (len(outcomes) - served, served)
+    assert main(["semantic", str(log), "--error", "0.2"]) == 0
+    assert f"{served} lines were left out: a proxy answered by similarity" in " ".join(capsys.readouterr().out.split())

@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 
@@ -22,6 +23,7 @@ from knapcache.store.encryption import Encryption
 from knapcache.store.sqlite.rows import Sealer
 from tests.features.semantic.serving.test_log import key, label, question, questions
 
+OpenLog = Callable[..., SqliteLog]
 WRITER = """
 import sys
 from pathlib import Path
@@ -45,14 +47,21 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def log(path: Path) -> Iterator[SqliteLog]:
-    with_log = open_log(path)
-    yield with_log
-    with_log.close()
+def open_log(path: Path) -> Iterator[OpenLog]:
+    """Open logs of one file, by a secret and encryption keys. They are closed after the test."""
+    with ExitStack() as stack:
+
+        def open_one(*keys: bytes, secret: bytes = b"secret", at: Path = path) -> SqliteLog:
+            log = SqliteLog(at, Sealer(secret, Encryption(keys) if keys else None), 400)
+            stack.callback(log.close)
+            return log
+
+        yield open_one
 
 
-def open_log(path: Path, secret: bytes = b"secret", encryption: Encryption | None = None) -> SqliteLog:
-    return SqliteLog(path, Sealer(secret, encryption), 400)
+@pytest.fixture
+def log(open_log: OpenLog) -> SqliteLog:
+    return open_log()
 
 
 def write_in_process(path: Path, first: int, count: int) -> subprocess.Popen[bytes]:
@@ -84,7 +93,7 @@ def test_two_processes_append_while_one_is_killed(path: Path, log: SqliteLog) ->
 
 
 def test_a_damaged_file_is_set_aside_and_a_new_log_is_begun(
-    path: Path, log: SqliteLog, caplog: pytest.LogCaptureFixture
+    path: Path, log: SqliteLog, open_log: OpenLog, caplog: pytest.LogCaptureFixture
 ) -> None:
     log.append([question(number) for number in range(300)], [label(1)])
     old = log.read_questions()[1]
@@ -92,7 +101,7 @@ def test_a_damaged_file_is_set_aside_and_a_new_log_is_begun(
     content = bytearray(path.read_bytes())
     content[4096:-4096] = Random(1).randbytes(len(content) - 8192)
     path.write_bytes(content)
-    first, second = open_log(path), open_log(path)
+    first, second = open_log(), open_log()
     for each in (first, second):
         assert each.read_questions(old)[0] == []
         assert not same_log(each.read_questions(old)[1], old)
@@ -104,8 +113,6 @@ def test_a_damaged_file_is_set_aside_and_a_new_log_is_begun(
     assert "begins again in shadow" in warnings[0]
     assert Path(f"{path}.damaged").read_bytes()[4096:8192] == content[4096:8192]
     first.check()
-    first.close()
-    second.close()
 
 
 @pytest.mark.parametrize("content", [b"not a database" * 1000, b"SQLite format 3\0" + bytes(5000)])
@@ -128,16 +135,14 @@ def test_a_database_of_another_program_is_set_aside_unchanged(path: Path, log: S
     connection.close()
 
 
-def test_a_log_of_a_newer_version_is_not_changed(path: Path, log: SqliteLog) -> None:
+def test_a_log_of_a_newer_version_is_not_changed(path: Path, log: SqliteLog, open_log: OpenLog) -> None:
     log.append([question(1)])
     log.close()
     connection = apsw.Connection(str(path))
     connection.pragma("user_version", FORMAT + 1)
     connection.close()
-    newer = open_log(path)
     with pytest.raises(StoreError, match="newer version"):
-        newer.read_questions()
-    newer.close()
+        open_log().read_questions()
     assert not Path(f"{path}.damaged").exists()
 
 
@@ -151,43 +156,38 @@ def test_a_log_that_is_deleted_or_replaced_while_it_is_open_is_begun_again(path:
     assert questions(log, position)[0] == [question(2)]
 
 
-@pytest.mark.parametrize("secret", [b"another secret", b"secret"])
+@pytest.mark.parametrize(("secret", "keys"), [(b"another secret", ()), (b"secret", (bytes(32),))])
 def test_a_log_of_another_secret_or_without_encryption_is_emptied(
-    path: Path, log: SqliteLog, secret: bytes, caplog: pytest.LogCaptureFixture
+    log: SqliteLog, open_log: OpenLog, secret: bytes, keys: tuple[bytes, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     log.append([question(200)], [label(1)])
     position = log.read_questions()[1]
-    encryption = Encryption([bytes(32)]) if secret == b"secret" else None
-    other = open_log(path, secret, encryption)
+    other = open_log(*keys, secret=secret)
     assert other.read_questions(position)[0] == []
     assert other.read_labels()[0] == []
     other.append([question(201)])
     assert questions(other)[0] == [question(201)]
     other.check()
-    other.close()
     assert "another secret or key; it is emptied" in caplog.text
 
 
-def test_an_encrypted_log_contains_no_key_and_no_vector(path: Path) -> None:
-    log = open_log(path, encryption=Encryption([bytes(32)]))
+def test_an_encrypted_log_contains_no_key_and_no_vector(path: Path, open_log: OpenLog) -> None:
+    log = open_log(bytes(32))
     log.append([question(200)], [label(200)])
     content = b"".join(Path(f"{path}{suffix}").read_bytes() for suffix in ("", "-wal"))
     for secret in (key(200), key(200).hex().encode(), question(200).vector[:16], b"match 200", b"tenant"):
         assert secret not in content
-    log.close()
 
 
-def test_a_new_key_encrypts_all_records_again_and_an_unknown_one_empties_the_log(path: Path) -> None:
+def test_a_new_key_encrypts_all_records_again_and_an_unknown_one_empties_the_log(open_log: OpenLog) -> None:
     old, new = bytes(32), bytes(range(32))
-    log = open_log(path, encryption=Encryption([old]))
+    log = open_log(old)
     log.append([question(1), question(2)], [label(1)])
     log.drop([key(2)])
     _, position = questions(log)
     log.close()
-    both = open_log(path, encryption=Encryption([new, old]))
-    assert questions(both)[0] == [question(1)]
-    both.close()
-    only_new = open_log(path, encryption=Encryption([new]))
+    assert questions(open_log(new, old))[0] == [question(1)]
+    only_new = open_log(new)
     assert questions(only_new) == ([question(1)], position)
     assert only_new.read_labels()[0] == [label(1)]
     assert only_new.read_drops()[0] == [key(2)]
@@ -195,9 +195,7 @@ def test_a_new_key_encrypts_all_records_again_and_an_unknown_one_empties_the_log
     assert questions(only_new)[0] == []
     only_new.check()
     only_new.close()
-    only_old = open_log(path, encryption=Encryption([old]))
-    assert only_old.read_labels()[0] == []
-    only_old.close()
+    assert open_log(old).read_labels()[0] == []
 
 
 def test_dropped_vectors_are_overwritten_in_the_file(path: Path, log: SqliteLog) -> None:
@@ -211,9 +209,8 @@ def test_dropped_vectors_are_overwritten_in_the_file(path: Path, log: SqliteLog)
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_file_that_cannot_be_written_is_a_store_error(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_a_store_error(tmp_path: Path, log: SqliteLog) -> None:
     (tmp_path / "data").write_bytes(b"a file where the directory should be")
-    log = open_log(tmp_path / "data" / "semantic.sqlite")
     with pytest.raises(StoreError, match=r"semantic\.sqlite failed"):
         log.append([question(1)])
     log.close()
@@ -237,8 +234,9 @@ def test_threads_share_a_log(log: SqliteLog) -> None:
 
 
 @pytest.mark.long
-def test_no_damage_makes_the_log_return_a_record_that_was_not_written(path: Path, tmp_path: Path) -> None:
-    log = open_log(path)
+def test_no_damage_makes_the_log_return_a_record_that_was_not_written(
+    path: Path, tmp_path: Path, log: SqliteLog, open_log: OpenLog
+) -> None:
     log.append([question(number) for number in range(200)], [label(number) for number in range(100)])
     log.drop([key(number) for number in range(50)])
     while_open = {suffix: Path(f"{path}{suffix}").read_bytes() for suffix in ("", "-wal", "-shm")}
@@ -252,7 +250,7 @@ def test_no_damage_makes_the_log_return_a_record_that_was_not_written(path: Path
         damaged.parent.mkdir()
         for suffix, content in random.choice((while_open, closed)).items():
             Path(f"{damaged}{suffix}").write_bytes(mutate(content, random))
-        log = open_log(damaged)
+        log = open_log(at=damaged)
         try:
             assert {*log.read_questions()[0]} <= written[0], f"seed {seed}"
             assert {*log.read_labels()[0]} <= written[1], f"seed {seed}"
@@ -286,7 +284,7 @@ def mutate(content: bytes, random: Random) -> bytes:
     return bytes(changed)
 
 
-def test_a_log_of_the_first_format_is_converted(path: Path, log: SqliteLog) -> None:
+def test_a_log_of_the_first_format_is_converted(path: Path, log: SqliteLog, open_log: OpenLog) -> None:
     log.append([question(1), question(2)], [label(1), label(2)])
     log.drop([key(2)])
     log.close()
@@ -300,7 +298,7 @@ def test_a_log_of_the_first_format_is_converted(path: Path, log: SqliteLog) -> N
     found = {sql for (sql,) in connection.execute("SELECT sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%'")}
     assert found == set(FIRST_SCHEMA)
     connection.close()
-    converted = open_log(path)
+    converted = open_log()
     assert questions(converted)[0] == [question(1)]
     assert converted.read_labels()[0] == [label(1), label(2)]
     assert converted.read_drops()[0] == [key(2)]

@@ -158,7 +158,7 @@ class LinearRegex:
         return found
 
     def _class(self, char: str) -> CharacterClass:
-        """Return all that the pattern can tell of a character. A text has many characters, of few classes."""
+        """Return the class of a character. The pattern treats all characters of one class alike."""
         forms = (char, char.lower(), char.upper()) if self._ignores_case else (char,)
         return tuple(
             (bisect_right(self._bounds, ord(form)), form.isdecimal(), form.isspace(), form.isalnum())
@@ -199,8 +199,8 @@ class LinearRegex:
 
 
 CharacterClass = tuple[tuple[int, bool, bool, bool], ...]
-"""Of the character, and where case makes no difference of its other forms: the interval between two bounds of the
-pattern that it is in, and whether it is a digit, a space, or a letter or a digit."""
+"""For the character, and for its other case if the pattern ignores case: the number of the interval between two bounds
+of the pattern that contains it, and whether it is a digit, a space, or alphanumeric."""
 Edge = tuple[frozenset[str], int]
 """Conditions, and a state; −1: the end of a match."""
 
@@ -322,13 +322,13 @@ class _Program:
         for _ in range(least):
             before = len(self._nodes)
             entry = self._sequence(items, flags, entry)
-            if len(self._nodes) == before:  # of nothing, however often
+            if len(self._nodes) == before:  # the repeated part is empty
                 break
         return entry
 
 
 def _predicate(code: str, value: Any, flags: int) -> Predicate:
-    """Return the test of one character. Without regard to case, it holds if it holds for either case."""
+    """Return a function that tests one character. If the pattern ignores case, one of the two cases must pass."""
     negated, tests = False, []
     if code == "ANY":
         return (lambda _: True) if flags & re.DOTALL else (lambda char: char != "\n")

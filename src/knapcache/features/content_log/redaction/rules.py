@@ -63,17 +63,14 @@ CARD_STARTS = "23456"
 
 
 def redact_emails(text: str) -> str:
-    """Replace e-mail addresses."""
     return EMAIL.sub("[email]", text) if "@" in text else text
 
 
 def redact_keys(text: str) -> str:
-    """Replace API keys, bearer tokens and private keys."""
     return KEY.sub("[key]", text)
 
 
 def redact_cards(text: str) -> str:
-    """Replace card numbers."""
     return DIGITS.sub(_without_cards, text)
 
 

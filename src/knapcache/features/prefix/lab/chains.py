@@ -125,5 +125,4 @@ def positions_of(request: SharingRequest, chains: dict[Id, list[Position]], bloc
 
 
 def shown(name: Id) -> str:
-    """Return the name of a request for a message."""
     return " of session ".join(str(part) for part in reversed(name))

@@ -1,9 +1,14 @@
 """Question logs, and their replay with the semantic tier."""
 
-from knapcache.features.semantic.lab.compare import comparison_for, truth_differs
 from knapcache.features.semantic.lab.read import LoggedQuestion, QuestionFields, read_questions
-from knapcache.features.semantic.lab.replay import SemanticReplay, replay
-from knapcache.features.semantic.lab.vectors import embed_questions, exclude_long
+from knapcache.features.semantic.lab.replay import (
+    SemanticReplay,
+    comparison_for,
+    embed_questions,
+    exclude_long,
+    replay,
+    truth_differs,
+)
 
 __all__ = [
     "LoggedQuestion",

@@ -4,6 +4,7 @@ Requests come in the order of the log. A request that equals a stored one is an 
 questions of the same frame are candidates, and the learner chooses one of them, the match. If its level of risk is
 certified, the request is served, unless it is drawn for an audit. Every other request is a miss: its question is
 stored, and if it had a match, the comparison of the two is a label. So the tier learns from what it could learn live.
+The truth of the log, or its answers, stand in for the judge (`comparison_for`).
 """
 
 from __future__ import annotations
@@ -14,20 +15,28 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from knapcache.errors import CorruptState, InvalidInput
+from knapcache.features.semantic.differences import veto
+from knapcache.features.semantic.embedding import Embedder
 from knapcache.features.semantic.index import FrameIndexes
+from knapcache.features.semantic.judge import compare_answers
 from knapcache.features.semantic.lab.read import LoggedQuestion
 from knapcache.features.semantic.learner import AUDIT_RATE, CANDIDATES, MIN_COSINE, Candidate, Match, SemanticLearner
-from knapcache.features.semantic.vetoes import veto
+from knapcache.features.semantic.question import MAX_TOKENS
 from knapcache.features.semantic.words import read_words
 
 Compare = Callable[[LoggedQuestion, LoggedQuestion], bool]
 """Return whether the answer to the second question, which is stored, would be wrong for the first."""
+MAX_CACHED = 20_000
+"""Sentences of answers whose vectors are remembered."""
+BATCH = 32
+"""Texts that are embedded together."""
 
 
 class ReplayOutcome(IntEnum):
@@ -170,3 +179,67 @@ def candidates(
         for key, cosine in index.search(asked.frame, vector, CANDIDATES)
         if cosine >= MIN_COSINE
     ]
+
+
+def truth_differs(asked: LoggedQuestion, stored: LoggedQuestion) -> bool:
+    """Return whether two questions mean something else by the truth of the log."""
+    return asked.truth != stored.truth
+
+
+class AnswersDiffer:
+    """Compares the answers of the log by the steps of the judge that need no model. Undecided counts as wrong."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        self.verdicts: Counter[str] = Counter()
+        """Comparisons, by verdict and the rung that decided."""
+
+        @lru_cache(maxsize=MAX_CACHED)
+        def vector(text: str) -> Any:
+            return embedder.embed([text])[0]
+
+        self._vector = vector
+
+    def __call__(self, asked: LoggedQuestion, stored: LoggedQuestion) -> bool:
+        if asked.answer is None or stored.answer is None:
+            self.verdicts["undecided (no text)"] += 1
+            return True
+        verdict, rung = compare_answers(stored.answer, asked.answer, self._similarity)
+        self.verdicts[f"{verdict} ({rung})"] += 1
+        return verdict != "same"
+
+    def _similarity(self, one: str, other: str) -> float:
+        return float(self._vector(one) @ self._vector(other))
+
+
+def comparison_for(questions: Sequence[LoggedQuestion], embedder: Embedder) -> Compare | None:
+    """Return how matches of these questions are compared: by truth, else by answers; None if the log has neither."""
+    if questions[0].truth is not None:
+        return truth_differs
+    return AnswersDiffer(embedder) if any(question.answer is not None for question in questions) else None
+
+
+def exclude_long(questions: Sequence[LoggedQuestion], tokens: Callable[[str], int]) -> list[LoggedQuestion]:
+    """Return the questions; those of more than MAX_TOKENS are excluded, because the tier does not embed them."""
+    count = {question.text: tokens(question.text) for question in questions if not question.excluded}
+    return [
+        question._replace(excluded="long text")
+        if not question.excluded and count[question.text] > MAX_TOKENS
+        else question
+        for question in questions
+    ]
+
+
+def embed_questions(
+    questions: Sequence[LoggedQuestion], embedder: Embedder, progress: Callable[[int, int], None] | None = None
+) -> npt.NDArray[np.float32]:
+    """Return one vector for each question. Excluded ones have a vector of zeros."""
+    texts = list(dict.fromkeys(question.text for question in questions if not question.excluded))
+    texts.sort(key=len)  # texts of equal length are embedded in one run
+    rows = {text: row for row, text in enumerate(texts, 1)}
+    found = np.zeros((len(texts) + 1, embedder.dimensions), dtype=np.float32)
+    for start in range(0, len(texts), BATCH):
+        batch = texts[start : start + BATCH]
+        found[start + 1 : start + 1 + len(batch)] = embedder.embed(batch)
+        if progress:
+            progress(start + len(batch), len(texts))
+    return found[[0 if question.excluded else rows[question.text] for question in questions]]

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from knapcache.features.semantic.lab.compare import AnswersDiffer
 from knapcache.features.semantic.lab.read import LoggedQuestion
-from knapcache.features.semantic.lab.replay import ReplayOutcome, SemanticReplay
+from knapcache.features.semantic.lab.replay import AnswersDiffer, ReplayOutcome, SemanticReplay
 from knapcache.lab.figures import as_png, new_figure
 from knapcache.units import counted
 
@@ -56,7 +55,6 @@ def summary(
 
 
 def facts(result: dict[str, Any], found: SemanticReplay) -> list[str]:
-    """Return what was found, in sentences."""
     requests, exact, excluded = result["requests"], result["exact"], sum(result["excluded"].values())
     frames = counted(result["frames"], "frame")
     text = [
