@@ -48,7 +48,7 @@ from knapcache.lab.figures import new_figure
 from knapcache.model import Endpoint
 from knapcache.price.input_tokens import InputTokens
 from knapcache.threads import DeadlinePool, run_blocking
-from knapcache.wire.json_util import to_json
+from knapcache.wire.base import to_json
 from knapcache_experiments.measured import traces_directory
 
 AGENTS, CHAT = "agent_sessions", "chat_prefixes"

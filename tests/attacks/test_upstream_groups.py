@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from knapcache.proxy.settings.secrets import digest_of
-from knapcache.proxy.upstream.health import PassiveHealth
+from knapcache.proxy.upstream.upstream import PassiveHealth
 from tests.support.raw_client import CHAT, RawClient, WireResponse, chat, chat_body, exchange, message
 from tests.support.recording_upstream import RecordingUpstream, plain, send
 from tests.support.running_proxy import RunningProxy

@@ -7,7 +7,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 from knapcache import Answer
-from knapcache.exchange.cache_headers import CACHE_STATUS, cache_headers, hit_header_lines, outcome_headers
+from knapcache.exchange.headers import CACHE_STATUS, cache_headers, hit_header_lines, outcome_headers
 
 
 def answer(outcome: str, saved_usd: float | None = 0.0025) -> Answer:

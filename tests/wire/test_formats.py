@@ -14,7 +14,7 @@ from knapcache import Endpoint
 from knapcache.errors import Incomplete
 from knapcache.wire import FORMATS, CompleteAnswer, SseEvent, StreamCollector, completions, endpoint_of, responses, sse
 from knapcache.wire.base import Form
-from knapcache.wire.json_util import TextParts, join_texts, merge_delta
+from knapcache.wire.deltas import TextParts, join_texts, merge_delta
 from knapcache.wire.messages import merge_message_delta, split, split_block
 from tests.support import answers
 

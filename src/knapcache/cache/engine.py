@@ -27,8 +27,7 @@ from knapcache.cache.coordinator import Coordinator
 from knapcache.cache.leader_tasks import LeaderTasks
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.open_misses import OpenMisses
-from knapcache.cache.pending_fetch import PendingFetch
-from knapcache.cache.replies import FetchResult, ReplyProcessor, copy_meta, stored_result
+from knapcache.cache.replies import FetchResult, PendingFetch, ReplyProcessor, copy_meta, stored_result
 from knapcache.cache.shared_calls import SharedCalls
 from knapcache.cache.single_flight import CallResult, InFlightCall, SingleFlight
 from knapcache.cache.values import DEFAULT_OPTIONS, EMPTY, Answer, FetchOptions, Lookup, Reply

@@ -16,8 +16,8 @@ from knapcache.cache.entries import page
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.option_groups import KeyOptions, PolicyOptions, PriceOptions, StoreSource
 from knapcache.cache.options import checked_clock, checked_counts, checked_ttl
-from knapcache.cache.pending_fetch import PendingFetch
 from knapcache.cache.purging import PurgeConditions
+from knapcache.cache.replies import PendingFetch
 from knapcache.cache.values import Answer, Lookup, Reply
 from knapcache.errors import StoreError
 from knapcache.keys import ParsedBody

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from knapcache.cache.values import Answer, Reply
 
 if TYPE_CHECKING:
-    from knapcache.cache.pending_fetch import PendingFetch
+    from knapcache.cache.replies import PendingFetch
 
 Call = Callable[[], Awaitable[Reply]]
 

@@ -18,14 +18,12 @@ import orjson
 from knapcache.cache import Answer, Reply
 from knapcache.cache.values import Lookup
 from knapcache.errors import Incomplete, Uncacheable, public_text
-from knapcache.exchange.cache_headers import outcome_headers
 from knapcache.exchange.exchange import CachedResponse, Exchange, FallbackAnswer, stored_meta
-from knapcache.exchange.headers import forwarded_headers
+from knapcache.exchange.headers import forwarded_headers, outcome_headers
 from knapcache.keys.edited_text import edited_text
 from knapcache.keys.parse import SHORT
 from knapcache.keys.scan import check_cost, strings
-from knapcache.wire.base import CompleteAnswer, PerItem
-from knapcache.wire.json_util import read_object
+from knapcache.wire.base import CompleteAnswer, PerItem, read_object
 
 VECTOR = re.compile(rb'(\[[^][{}"]{64,}\])')
 """An array of numbers, outside strings."""

@@ -20,11 +20,13 @@ from typing import Any, NamedTuple, Protocol, get_args
 from knapcache.cache import Answer, Reply
 from knapcache.cache.values import SimilarMatch
 from knapcache.errors import Incomplete, Uncacheable
-from knapcache.exchange.cache_headers import Pairs, cache_headers, outcome_headers
 from knapcache.exchange.headers import (
+    Pairs,
+    cache_headers,
     credentials_namespace,
     fingerprint,
     forwarded_headers,
+    outcome_headers,
     request_ids,
     sandboxed,
     stored_ids,
@@ -40,9 +42,8 @@ from knapcache.keys.scan import check_cost
 from knapcache.model import Endpoint
 from knapcache.store.base import Entry
 from knapcache.wire import FORMATS, CacheControl, Format, StreamCollector, endpoint_of, parse_cache_control
-from knapcache.wire.base import CONTENT_TYPE, CompleteAnswer, Form, compacted
+from knapcache.wire.base import CONTENT_TYPE, CompleteAnswer, Form, compacted, to_json
 from knapcache.wire.cache_control import CONTROL_HEADERS, NO_DIRECTIVES, with_usage
-from knapcache.wire.json_util import to_json
 
 EMBEDDED = "local"
 """`upstream` in the context of requests that the embedded model answers."""

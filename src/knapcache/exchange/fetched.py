@@ -7,9 +7,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any, Protocol
 
 from knapcache.cache import Answer, PendingFetch, Reply
-from knapcache.exchange.cache_headers import Pairs, outcome_headers
 from knapcache.exchange.exchange import CachedResponse
-from knapcache.exchange.headers import forwarded_headers
+from knapcache.exchange.headers import Pairs, forwarded_headers, outcome_headers
 from knapcache.exchange.stream_tee import StreamTee
 
 

@@ -23,7 +23,6 @@ from knapcache.cache import Answer, PendingFetch, Reply
 from knapcache.cache.internal import InternalCache
 from knapcache.cache.values import Lookup
 from knapcache.errors import Incomplete, NotCached
-from knapcache.exchange.cache_headers import Pairs, outcome_headers
 from knapcache.exchange.embedding_batch import EmbeddingBatch, has_items
 from knapcache.exchange.exchange import (
     CachedResponse,
@@ -34,7 +33,7 @@ from knapcache.exchange.exchange import (
     to_response,
 )
 from knapcache.exchange.fetched import Fetched, FetchedAnswer, LiveStream, UpstreamResponse
-from knapcache.exchange.headers import forwarded_headers, sandboxed
+from knapcache.exchange.headers import Pairs, forwarded_headers, outcome_headers, sandboxed
 from knapcache.exchange.stream_tee import StreamTee
 from knapcache.keys import KeyedRequest
 from knapcache.keys.parse import SHORT

@@ -25,10 +25,10 @@ from typing import Any, Self
 
 from knapcache.cache import Cache
 from knapcache.cache.cache import internal_of
-from knapcache.exchange.cache_headers import outcome_headers
 from knapcache.exchange.exchange import Exchange, cacheable_endpoint, exchange_of
 from knapcache.exchange.fetched import Fetched, LiveStream
 from knapcache.exchange.fetcher import Fetcher
+from knapcache.exchange.headers import outcome_headers
 from knapcache.model import Endpoint
 from knapcache.threads import run_blocking
 

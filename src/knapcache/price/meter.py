@@ -38,10 +38,10 @@ log = logging.getLogger("knapcache.price")
 
 USD_PER_SECOND = 0.0002
 """Default of the estimate for the policy: cost of a second of a model without a price."""
-TOKEN_FIELDS = (
+TOKEN_FIELDS = frozenset((
     "prompt_tokens", "completion_tokens", "input_tokens", "output_tokens", "cache_creation_input_tokens",
     "cache_read_input_tokens",
-)  # fmt: skip
+))  # fmt: skip
 """Fields whose sum is the total of a usage without `total_tokens`. Anthropic counts cached input beside other input."""
 UNBILLABLE = "unbillable"
 """Source of a bill without dollars because of its usage."""
@@ -356,9 +356,14 @@ def count_tokens(endpoint: Endpoint, usage: Mapping[str, Any], provider: Provide
 
 def token_count(usage: Mapping[str, Any]) -> int:
     """Return the tokens of request and answer together, or 0 if the usage does not say."""
-    total = usage.get("total_tokens")
-    counts = [n for name in TOKEN_FIELDS if type(n := usage.get(name)) is int]
-    return min(MAX_TOKENS, max(0, total if type(total) is int else 0, sum(counts)))
+    total = counted = 0
+    for name, value in usage.items():
+        if type(value) is int:
+            if name in TOKEN_FIELDS:
+                counted += value
+            elif name == "total_tokens":
+                total = value
+    return min(MAX_TOKENS, max(0, total, counted))
 
 
 def has_token_price(price: ModelPrice) -> bool:

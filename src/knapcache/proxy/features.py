@@ -162,6 +162,8 @@ class Features:
 
     def __init__(self) -> None:
         self.active: tuple[Feature, ...] = ()
+        self.of_requests: tuple[Feature, ...] = ()
+        """Of them, those that take part in requests: they have a method `begin`."""
         self._context: ProxyContext | None = None
         self._pipeline: EventPipeline | None = None
         """That of the proxy, if this process has it."""
@@ -179,7 +181,11 @@ class Features:
     def open(self, context: ProxyContext) -> None:
         """Build the features that the settings turn on."""
         self._context = context
-        self.active = tuple(spec.load()(context) for spec in feature_specs() if spec.is_on(context.settings))
+        self._activate([spec.load()(context) for spec in feature_specs() if spec.is_on(context.settings)])
+
+    def _activate(self, features: Sequence[Feature]) -> None:
+        self.active = tuple(features)
+        self.of_requests = tuple(each for each in features if type(each).begin is not Feature.begin)
 
     def start(self) -> None:
         """Start all on the running event loop."""
@@ -199,7 +205,7 @@ class Features:
                 feature.start()
                 if self._pipeline is not None:
                     feature.become_owner(self._pipeline)
-        self.active = tuple(known[spec.name] for spec in feature_specs() if spec.name in known)
+        self._activate([known[spec.name] for spec in feature_specs() if spec.name in known])
 
     def become_owner(self, pipeline: EventPipeline) -> None:
         """Tell all that this process has the event pipeline."""
@@ -236,7 +242,7 @@ class Features:
 
     def begin(self, call: CallContext) -> tuple[CallHooks, ...]:
         """Return the hooks of a request."""
-        return tuple([hooks for feature in self.active if (hooks := feature.begin(call)) is not None])
+        return tuple([hooks for feature in self.of_requests if (hooks := feature.begin(call)) is not None])
 
     def not_ready(self) -> str:
         """Return why this process should get no requests yet; empty: it should."""

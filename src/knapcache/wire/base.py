@@ -15,14 +15,15 @@ A new format is one file with a `Format` in it, its line in `registry.py`, and a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
+
+import orjson
 
 from knapcache.errors import Incomplete
 from knapcache.model import Endpoint
 from knapcache.wire.compact import compact_stream, expand_stream, expanded_size
-from knapcache.wire.json_util import json_event, read_object, to_json
 from knapcache.wire.sse import MAX_BLOCK, SseBlock, SseEvent, SseParser, blocks, parse_block, serialise, split_blocks
 
 Form = Literal["json", "sse", "compact"]
@@ -227,3 +228,36 @@ def complete_answer(body: bytes, form: Form, answer: Mapping[str, Any]) -> Compl
         usage=usage if isinstance(usage, dict) else None,
         tier=tier if isinstance(tier, str) and len(tier) <= MAX_NAME else None,
     )
+
+
+def read_object(text: bytes | str) -> dict[str, Any]:
+    """Parse a JSON object. Raises Incomplete for anything else, and for objects that report an error."""
+    try:
+        found = orjson.loads(text)
+    except ValueError as error:
+        raise Incomplete(f"not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise Incomplete("not a JSON object")
+    if found.get("error"):
+        raise Incomplete("an error")
+    return found
+
+
+def to_json(value: Any) -> bytes:
+    """Return the value as compact JSON."""
+    return orjson.dumps(value)
+
+
+def json_event(value: Mapping[str, Any], name: str = "") -> SseEvent:
+    """Return an event whose data is the value as JSON."""
+    return SseEvent(to_json(value).decode(), name)
+
+
+def has_type(event: SseEvent, types: Collection[str]) -> bool:
+    """Return whether the `type` of the event's JSON is one of these; True also for broken JSON that names one."""
+    if not any(name in event.data for name in types):  # most events are deltas: their JSON need not be parsed
+        return False
+    try:
+        return read_object(event.data).get("type") in types
+    except Incomplete:
+        return True

@@ -3,7 +3,7 @@
     plain   {"object": "chat.completion", "choices": [{"index", "message", "logprobs", "finish_reason"}], "usage"}
     stream  {"object": "chat.completion.chunk", "choices": [{"index", "delta", "logprobs", "finish_reason"}]} …, [DONE]
 
-A message is the sum of its deltas (`json_util.py`), with all fields that the provider has: content, reasoning_content,
+A message is the sum of its deltas (`deltas.py`), with all fields that the provider has: content, reasoning_content,
 tool calls, refusal, audio. An answer is complete if every choice has a finish reason; a stream must also end in [DONE].
 
 With `stream_options.include_usage` the last chunk has the usage and no choices, and all others have `usage: null`. A
@@ -20,8 +20,8 @@ from typing import Any
 
 from knapcache.errors import Incomplete
 from knapcache.model import Endpoint
-from knapcache.wire.base import Format, Streaming
-from knapcache.wire.json_util import join_texts, json_event, merge_delta, read_object, split_text
+from knapcache.wire.base import Format, Streaming, json_event, read_object
+from knapcache.wire.deltas import join_texts, merge_delta, split_text
 from knapcache.wire.sse import SseBlock, SseEvent, serialise
 
 DONE = SseEvent("[DONE]")

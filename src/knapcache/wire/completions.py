@@ -9,7 +9,7 @@ from knapcache.errors import Incomplete
 from knapcache.model import Endpoint
 from knapcache.wire.base import Format, Streaming
 from knapcache.wire.chat import choices_of, ends, merge_chunks, split_choices, strip_usage
-from knapcache.wire.json_util import split_text
+from knapcache.wire.deltas import split_text
 from knapcache.wire.sse import SseEvent
 
 

@@ -18,8 +18,7 @@ import orjson
 
 from knapcache.errors import Incomplete
 from knapcache.model import Endpoint
-from knapcache.wire.base import MAX_NAME, CompleteAnswer, Format, PerItem
-from knapcache.wire.json_util import read_object, to_json
+from knapcache.wire.base import MAX_NAME, CompleteAnswer, Format, PerItem, read_object, to_json
 
 VECTORS = (list, str, orjson.Fragment)
 """An embedding is a list of numbers, base64, or JSON text that was checked."""

@@ -18,8 +18,8 @@ import orjson
 
 from knapcache.errors import Incomplete
 from knapcache.model import Endpoint
-from knapcache.wire.base import Format, Streaming
-from knapcache.wire.json_util import has_type, json_event, read_object, split_text, to_json
+from knapcache.wire.base import Format, Streaming, has_type, json_event, read_object, to_json
+from knapcache.wire.deltas import split_text
 from knapcache.wire.sse import SseEvent
 
 TEXT_DELTAS = {"text_delta": "text", "thinking_delta": "thinking", "compaction_delta": "content"}

@@ -18,8 +18,8 @@ from typing import Any
 
 from knapcache.errors import Incomplete
 from knapcache.model import Endpoint
-from knapcache.wire.base import Format, Streaming
-from knapcache.wire.json_util import has_type, json_event, read_object, split_text
+from knapcache.wire.base import Format, Streaming, has_type, json_event, read_object
+from knapcache.wire.deltas import split_text
 from knapcache.wire.sse import SseEvent
 
 TypedEvents = Iterator[tuple[str, dict[str, Any]]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from knapcache.cache.values import SimilarMatch
-from knapcache.exchange.cache_headers import similar_headers
+from knapcache.exchange.headers import similar_headers
 from knapcache.features.semantic.call import FIND_SECONDS
 from knapcache.features.semantic.certificate import ALPHA, LEVELS
 from knapcache.features.semantic.event import MAX_MATCHES

@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from knapcache.proxy.events.events import Event
-from knapcache.proxy.upstream.group import Balance, GroupMember, UpstreamGroup
-from knapcache.proxy.upstream.health import PassiveHealth
+from knapcache.proxy.upstream.upstream import PassiveHealth
+from knapcache.proxy.upstream.upstreams import Balance, GroupMember, UpstreamGroup
 from knapcache.testing import FakeUpstream
 from tests.support.running_proxy import RunningProxy
 

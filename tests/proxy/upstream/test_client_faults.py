@@ -12,7 +12,7 @@ import pytest
 from knapcache.errors import UpstreamFailed
 from knapcache.proxy.upstream import response as response_module
 from knapcache.proxy.upstream.client import Client
-from knapcache.proxy.upstream.response_parser import MAX_HEAD, ResponseParser
+from knapcache.proxy.upstream.connection import MAX_HEAD, ResponseParser
 from tests.support.scripted_server import (
     OK,
     ClientHarness,

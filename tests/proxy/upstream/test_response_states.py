@@ -10,9 +10,8 @@ import pytest
 from knapcache.errors import UpstreamFailed
 from knapcache.proxy.upstream import Response
 from knapcache.proxy.upstream import response as response_module
-from knapcache.proxy.upstream.connection import Connection, Origin
+from knapcache.proxy.upstream.connection import MAX_INFORMATIONAL, Connection, Origin
 from knapcache.proxy.upstream.response import ExchangeState
-from knapcache.proxy.upstream.response_parser import MAX_INFORMATIONAL
 from tests.support.scripted_server import (
     OK,
     ClientHarness,

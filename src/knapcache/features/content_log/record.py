@@ -22,8 +22,7 @@ import orjson
 from knapcache.errors import Incomplete
 from knapcache.features.content_log.redaction import TextRedactor
 from knapcache.proxy.events.events import Event
-from knapcache.wire.base import Form, Format, stored_length
-from knapcache.wire.json_util import read_object
+from knapcache.wire.base import Form, Format, read_object, stored_length
 
 MAX_CHARACTERS = 32_768
 """Characters of one text."""

@@ -35,7 +35,7 @@ from knapcache.keys.parse import SHORT
 from knapcache.model import Endpoint
 from knapcache.price.input_tokens import InputTokens
 from knapcache.threads import DeadlinePool
-from knapcache.wire.json_util import to_json
+from knapcache.wire.base import to_json
 
 log = logging.getLogger("knapcache.serve")
 

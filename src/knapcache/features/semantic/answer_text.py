@@ -11,8 +11,7 @@ from typing import Any
 
 from knapcache.errors import Incomplete
 from knapcache.model import Endpoint
-from knapcache.wire.base import Form
-from knapcache.wire.json_util import read_object
+from knapcache.wire.base import Form, read_object
 from knapcache.wire.registry import FORMATS
 
 FINISHED = frozenset({"stop", "length", "end_turn", "max_tokens", "stop_sequence"})

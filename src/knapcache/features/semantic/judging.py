@@ -36,8 +36,7 @@ from knapcache.proxy.upstream.client import encode_headers
 from knapcache.proxy.upstream.upstream import Upstream
 from knapcache.proxy.upstream.upstreams import Upstreams
 from knapcache.threads import DeadlinePool
-from knapcache.wire.base import Form
-from knapcache.wire.json_util import to_json
+from knapcache.wire.base import Form, to_json
 from knapcache.wire.registry import FORMATS
 
 log = logging.getLogger("knapcache.serve")

@@ -95,8 +95,10 @@ class UsageRow:
     def count(self, event: Event) -> None:
         outcome, usd, cost = event.outcome, event.usd, event.cost
         self.requests += 1
-        if outcome == "hit":  # the most frequent
+        if outcome == "hit":  # the most frequent, then misses
             self.hits += 1
+        elif outcome == "miss":
+            self.misses += 1
         else:
             name = COUNTED_AS.get(outcome, "failed")
             setattr(self, name, getattr(self, name) + 1)

@@ -12,25 +12,24 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from knapcache.cache import Answer
 from knapcache.cache.values import SimilarMatch
 from knapcache.errors import UpstreamFailed
-from knapcache.exchange.cache_headers import outcome_headers
 from knapcache.exchange.exchange import Exchange
 from knapcache.exchange.fetched import Fetched, LiveStream
-from knapcache.exchange.headers import forwarded_headers, sandboxed
+from knapcache.exchange.headers import forwarded_headers, outcome_headers, sandboxed
 from knapcache.exchange.stale import StaleAnswer
 from knapcache.keys.request import KeyedRequest
 from knapcache.price.meter import Meter
 from knapcache.proxy.events.events import Event, EventBuffer
-from knapcache.proxy.hooks import CallContext, CallHooks, CallRefused
+from knapcache.proxy.features import Features
+from knapcache.proxy.hooks import CallContext, CallRefused
 from knapcache.proxy.http.access import RequestHead
 from knapcache.proxy.http.asgi_request import CLIENT_CLOSED_REQUEST, AsgiRequest, ClientDisconnected, ResponseWriter
-from knapcache.proxy.http.call_cost import NOTHING, CallCost, PaidCalls, SampledResponse
-from knapcache.proxy.http.call_record import CallRecord
+from knapcache.proxy.http.call_record import NOTHING, CallCost, CallRecord, PaidCalls, SampledResponse
 from knapcache.proxy.http.sending import UpstreamSender
 from knapcache.proxy.routing import routed_control
 from knapcache.proxy.settings.routes import RouteSettings
 from knapcache.proxy.upstream import Pairs, Response
-from knapcache.proxy.upstream.group import UpstreamGroup, group_of_one
 from knapcache.proxy.upstream.upstream import Upstream
+from knapcache.proxy.upstream.upstreams import UpstreamGroup, group_of_one
 from knapcache.store.base import Entry
 from knapcache.threads import DeadlinePool
 
@@ -78,28 +77,30 @@ class Call:
         """Name of the route that applies; empty: none does."""
         return self._record.route_name
 
-    def begin(self, begin: Callable[[CallContext], tuple[CallHooks, ...]], workers: DeadlinePool) -> Exchange:
+    def begin(self, features: Features, workers: DeadlinePool) -> Exchange:
         """Return the exchange to fetch, after features were asked what they do for it."""
-        exchange, head, route = self.exchange, self._head, self._route
+        exchange, route = self.exchange, self._route
         if route is not None:
             exchange = exchange._replace(control=routed_control(route, exchange.control))
-        hooks = self._record.hooks = begin(
-            CallContext(
-                exchange,
-                self.model,
-                head.principal.name,
-                head.principal.credential,
-                head.headers,
-                self._request.query,
-                self.upstream,
-                route,
-            )
-        )
         edits = len(self.group.members) > 1
-        for each in hooks:
-            edits = edits or each.edits
-            if each.finds:
-                exchange = exchange._replace(finder=self)
+        if features.of_requests:
+            principal = self._head.principal
+            self._record.hooks = features.begin(
+                CallContext(
+                    exchange,
+                    self.model,
+                    principal.name,
+                    principal.credential,
+                    self._head.headers,
+                    self._request.query,
+                    self.upstream,
+                    route,
+                )
+            )
+            for each in self._record.hooks:
+                edits = edits or each.edits
+                if each.finds:
+                    exchange = exchange._replace(finder=self)
         return exchange._replace(marker=self._new_sender(workers)) if edits else exchange
 
     async def find(self, request: KeyedRequest) -> tuple[Entry, SimilarMatch] | None:

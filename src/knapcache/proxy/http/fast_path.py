@@ -19,9 +19,8 @@ from typing import Any
 from knapcache.cache import Answer
 from knapcache.cache.internal import InternalCache
 from knapcache.cache.values import EMPTY
-from knapcache.exchange.cache_headers import hit_header_lines
 from knapcache.exchange.exchange import Exchange
-from knapcache.exchange.headers import stored_ids
+from knapcache.exchange.headers import hit_header_lines, stored_ids
 from knapcache.keys.parse import ParsedBody
 from knapcache.keys.request import KeyedRequest
 from knapcache.model import Endpoint

@@ -95,7 +95,7 @@ class Handler:
         else:
             call = await self._workers.call(partial(self._call, request, head, endpoint, raw))
         try:
-            exchange = call.begin(self._features.begin, self._workers)
+            exchange = call.begin(self._features, self._workers)
             fetch = partial(self._fetch, exchange, call.upstream.name, call.send)
             fetched = await self._fetch_allowed(call, fetch)
             if fetched is None:

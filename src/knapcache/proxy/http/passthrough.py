@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, unquote_to_bytes
 
 from knapcache.errors import InvalidInput, Uncacheable, UpstreamFailed
-from knapcache.exchange.cache_headers import outcome_headers
-from knapcache.exchange.headers import forwarded_headers, sandboxed
+from knapcache.exchange.headers import forwarded_headers, outcome_headers, sandboxed
 from knapcache.proxy.events.events import Event
 from knapcache.proxy.hooks import CallContext, CallHooks, CallRefused
 from knapcache.proxy.http.access import AccessControl

@@ -31,8 +31,8 @@ from knapcache.model import Endpoint
 from knapcache.proxy.events.events import UpstreamTry
 from knapcache.proxy.hooks import BodyEditor, CallHooks
 from knapcache.proxy.upstream import Pairs, Response, encode_headers
-from knapcache.proxy.upstream.group import GroupMember, UpstreamGroup
 from knapcache.proxy.upstream.upstream import Upstream, retry_after
+from knapcache.proxy.upstream.upstreams import GroupMember, UpstreamGroup
 
 if TYPE_CHECKING:
     from knapcache.proxy.http.access import RequestHead

@@ -1,4 +1,4 @@
-"""One exchange: a request on its way out and its response (parsed by response_parser.py).
+"""One exchange: a request on its way out and its response (parsed by connection.py).
 
     AWAITING_RESPONSE   no byte was received: the request can safely be sent again
     READING_HEAD        a part of the head, or 1xx responses, were received
@@ -36,7 +36,7 @@ from collections.abc import AsyncIterator
 
 from knapcache.errors import UpstreamFailed
 from knapcache.proxy.decompress import DecompressionError, Decompressor
-from knapcache.proxy.upstream.connection import Connection, Pool
+from knapcache.proxy.upstream.connection import Connection, Pairs, Pool, ResponseParser
 from knapcache.proxy.upstream.failures import (
     ConnectionLost,
     TimeLimit,
@@ -44,7 +44,6 @@ from knapcache.proxy.upstream.failures import (
     upstream_failed,
     without_traceback,
 )
-from knapcache.proxy.upstream.response_parser import Pairs, ResponseParser
 
 LINGER = 0.25
 """Seconds that a response may take to end after close(): waiting is cheaper than a new connection."""

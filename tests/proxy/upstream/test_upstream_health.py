@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from knapcache.proxy.upstream.health import (
+from knapcache.proxy.upstream.upstream import (
     FIRST_OPEN,
     MAX_FAILED,
     MAX_FAILURES,

@@ -1,4 +1,4 @@
-"""Helpers that the formats share: JSON objects, text in chunks, and merging deltas.
+"""Text in chunks, and merging deltas: what formats with streams share.
 
     answer = Σ deltas       strings and lists are appended, objects merged field by field, list items that have an
                             `index` merged into the item with that index; of roles, names and numbers the last one wins
@@ -12,13 +12,8 @@ which is seconds for the longest answers.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
-
-import orjson
-
-from knapcache.errors import Incomplete
-from knapcache.wire.sse import SseEvent
 
 CHUNK_LENGTH = 24
 """Characters, about, in one delta of a stream that is made from a plain answer. A chunk ends after white space."""
@@ -27,39 +22,6 @@ NOT_APPENDED = frozenset({"role", "type", "id", "format", "finish_reason", "stop
 """Strings that later deltas repeat or leave empty. They are replaced, not appended to."""
 SPECIAL_TEXTS = NOT_APPENDED | {"name"}
 """Strings that are not simply appended."""
-
-
-def read_object(text: bytes | str) -> dict[str, Any]:
-    """Parse a JSON object. Raises Incomplete for anything else, and for objects that report an error."""
-    try:
-        found = orjson.loads(text)
-    except ValueError as error:
-        raise Incomplete(f"not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise Incomplete("not a JSON object")
-    if found.get("error"):
-        raise Incomplete("an error")
-    return found
-
-
-def to_json(value: Any) -> bytes:
-    """Return the value as compact JSON."""
-    return orjson.dumps(value)
-
-
-def json_event(value: Mapping[str, Any], name: str = "") -> SseEvent:
-    """Return an event whose data is the value as JSON."""
-    return SseEvent(to_json(value).decode(), name)
-
-
-def has_type(event: SseEvent, types: Collection[str]) -> bool:
-    """Return whether the `type` of the event's JSON is one of these; True also for broken JSON that names one."""
-    if not any(name in event.data for name in types):  # most events are deltas: their JSON need not be parsed
-        return False
-    try:
-        return read_object(event.data).get("type") in types
-    except Incomplete:
-        return True
 
 
 def split_text(text: str) -> Iterable[str]:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from knapcache.proxy.http.call_cost import MAX_HEAD, MAX_PLAIN, MAX_TAIL, SampledResponse
+from knapcache.proxy.http.call_record import MAX_HEAD, MAX_PLAIN, MAX_TAIL, SampledResponse
 
 
 def event(**fields: object) -> bytes:

@@ -15,10 +15,8 @@ from knapcache.errors import InvalidInput
 from knapcache.model import Endpoint
 from knapcache.proxy.settings import Settings, UpstreamSettings
 from knapcache.proxy.settings.routes import RouteUpstreamSettings
-from knapcache.proxy.upstream.group import Balance, GroupMember, UpstreamGroup, route_groups
-from knapcache.proxy.upstream.health import MAX_FAILURES
-from knapcache.proxy.upstream.upstream import Upstream
-from knapcache.proxy.upstream.upstreams import Upstreams
+from knapcache.proxy.upstream.upstream import MAX_FAILURES, Upstream
+from knapcache.proxy.upstream.upstreams import Balance, GroupMember, UpstreamGroup, Upstreams, route_groups
 from tests.support import ROOT
 
 
