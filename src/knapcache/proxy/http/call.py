@@ -35,6 +35,8 @@ from knapcache.threads import DeadlinePool
 
 FAILED = (429, *range(500, 600))
 """Statuses of an upstream that has failed a request."""
+MAX_FETCHES = 3
+"""How often a request is fetched: a shared call may be refused because of another caller, or fail."""
 
 
 class Call:
@@ -111,20 +113,26 @@ class Call:
         return None
 
     async def fetch(self, fetch: Callable[[], Awaitable[Fetched | None]]) -> Fetched | None:
-        """Fetch the response; None: the request must be sent without the cache.
+        """Fetch the response; None: the request must be sent without the cache. Raises UpstreamFailed.
 
-        If the upstream fails, and a feature then finds an answer, that is served.
+        If the upstream fails, and a feature then finds an answer, that is served. A shared call may be refused because
+        of another caller. The response to this request must not show that: it is fetched again, and sent on its own if
+        it is not answered then.
         """
-        try:
-            fetched = await fetch()
-        except UpstreamFailed:
-            if not self._finds_after_failure():
-                raise
-            return await fetch()
-        if fetched is None or fetched.status not in FAILED or not self._finds_after_failure():
-            return fetched
-        await fetched.finish()
-        return await fetch()
+        for _ in range(MAX_FETCHES):
+            try:
+                fetched = await fetch()
+            except CallRefused as error:
+                if error.concerns(self._head.principal.name):
+                    raise
+            except UpstreamFailed:
+                if not self._finds_after_failure():
+                    raise
+            else:
+                if fetched is None or fetched.status not in FAILED or not self._finds_after_failure():
+                    return fetched
+                await fetched.finish()
+        return None
 
     def _finds_after_failure(self) -> bool:
         return any(hooks.find_after_failure() for hooks in self._record.hooks)
@@ -256,10 +264,6 @@ class Call:
         self._record.append_refreshed(event, stale, answers, self._cost(answers))
         self._in_background = False
         self.end()
-
-    def is_about(self, error: CallRefused) -> bool:
-        """Return whether a call was refused because of this caller. Of a shared call it may be another."""
-        return error.concerns(self._head.principal.name)
 
     async def refuse(self, error: CallRefused) -> None:
         """Send the response to a request that a feature refuses."""

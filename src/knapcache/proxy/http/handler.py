@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 
 from knapcache.errors import Incomplete, InvalidInput, Uncacheable, UpstreamFailed
@@ -24,7 +24,6 @@ from knapcache.exchange.stale import StaleFetcher
 from knapcache.keys.parse import SHORT, ParsedBody
 from knapcache.keys.scan import MAX_MODEL_LENGTH, find_model
 from knapcache.model import Endpoint
-from knapcache.proxy.hooks import CallRefused
 from knapcache.proxy.http.access import AccessControl, RequestHead
 from knapcache.proxy.http.asgi_request import (
     AsgiRequest,
@@ -41,8 +40,6 @@ from knapcache.tags import ALLOWED_TAGS
 
 FastResponse = Callable[[RequestHead, Endpoint, bytes], tuple[bytes, ...] | None]
 
-FOREIGN_REFUSALS = 2
-"""How often a request shares a call that is refused because of another caller."""
 MAX_NAMESPACE = 256
 """Characters of a namespace that a caller chooses."""
 
@@ -96,8 +93,7 @@ class Handler:
             call = await self._workers.call(partial(self._call, request, head, endpoint, raw))
         try:
             exchange = call.begin(self._features, self._workers)
-            fetch = partial(self._fetch, exchange, call.upstream.name, call.send)
-            fetched = await self._fetch_allowed(call, fetch)
+            fetched = await call.fetch(partial(self._fetch, exchange, call.upstream.name, call.send))
             if fetched is None:
                 await call.forward()
                 return
@@ -110,20 +106,6 @@ class Handler:
             await call.fail(error)
         finally:
             call.end()
-
-    async def _fetch_allowed(self, call: Call, fetch: Callable[[], Awaitable[Fetched | None]]) -> Fetched | None:
-        """Return what was fetched; None: the request must be sent without the cache. Raises CallRefused.
-
-        Another caller may lead a shared call, and have reached its limit. That is no concern of this request, whose
-        response must not show it. If it happens again, the request is sent on its own.
-        """
-        for _ in range(FOREIGN_REFUSALS):
-            try:
-                return await call.fetch(fetch)
-            except CallRefused as error:
-                if call.is_about(error):
-                    raise
-        return None
 
     async def _serve_known(
         self, fast_path: FastPath, request: AsgiRequest, head: RequestHead, endpoint: Endpoint, raw: bytes
