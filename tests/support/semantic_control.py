@@ -31,7 +31,7 @@ class LearnerFeature(SemanticFeature):
 
     def consume_notes(self, notes: Sequence[Note]) -> None:
         """Take notes as the pipeline passes them on."""
-        self.consume_verdicts([verdict for _, verdict in notes])
+        self.consume_verdicts([verdict for name, verdict in notes if name == self.name])
 
     async def close(self) -> None:
         """Close nothing."""

@@ -81,7 +81,6 @@ class EventFlow:
         await self._open_pipeline()
         assert self.pipeline is not None
         self.pipeline.consume(unsent)
-        self.pipeline.consume_payments(client.unsent_payments)
         self.pipeline.consume_notes(client.unsent_notes)
         self.client = None
         client.close()
@@ -89,7 +88,7 @@ class EventFlow:
     async def _deliver_last_events(self, client: OwnerClient) -> None:
         """Send the last events to the owner. If it ended first, become the owner and consume them here."""
         unsent = await client.stop(send_unsent=True)
-        if (unsent or client.unsent_notes or client.unsent_payments) and self.pipeline is None:
+        if (unsent or client.unsent_notes) and self.pipeline is None:
             try:
                 await asyncio.wait_for(self._wait_for_ownership(), LAST_EVENTS_TIMEOUT)
             except TimeoutError:

@@ -272,7 +272,7 @@ def test_positions_that_take_too_much_memory_are_dropped(
 
 def test_prefix_events_cross_processes() -> None:
     events = [event("miss", prefix=prefix_event()), event("miss", prefix=PrefixEvent(mode="off"))]
-    message = WorkerMessage(events, [], [], 0)
+    message = WorkerMessage(events, [], 0)
     assert decode_message(encode_message(message), {"prefix": PrefixEvent}, {}) == message
 
 
@@ -282,5 +282,5 @@ def test_a_message_has_as_many_events_as_fit() -> None:
     count, message = encode_batch(events, 3)
     assert 10 < count < 400
     assert len(message) <= MAX_MESSAGE
-    assert decode_message(message, {"prefix": PrefixEvent}, {}) == WorkerMessage(events[:count], [], [], 3)
+    assert decode_message(message, {"prefix": PrefixEvent}, {}) == WorkerMessage(events[:count], [], 3)
     assert encode_batch(traffic(MAX_BATCH + 1), 0)[0] == MAX_BATCH

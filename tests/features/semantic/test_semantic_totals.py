@@ -150,5 +150,5 @@ def test_questions_are_cut_off() -> None:
 def test_matches_and_verdicts_cross_processes() -> None:
     events = [event("similar", semantic=semantic_event(question="é")), event("miss", semantic=semantic_event())]
     notes = [("semantic", verdict_event()), ("semantic", verdict_event(verdict="different", judge_usd=0.25))]
-    message = WorkerMessage(events, notes, [], 7)
+    message = WorkerMessage(events, notes, 7)
     assert decode_message(encode_message(message), {"semantic": SemanticEvent}, {"semantic": VerdictEvent}) == message

@@ -18,14 +18,9 @@ import httpx
 import orjson
 import pytest
 
-from knapcache.proxy.events.events import PaymentEvent, UpstreamTry
+from knapcache.proxy.events.events import PAYMENT, PaymentEvent, UpstreamTry
 from knapcache.proxy.events.history_file import unpack
-from knapcache.proxy.workers.owner_link import (
-    OwnerClient,
-    WorkerMessage,
-    decode_message,
-    encode_message,
-)
+from knapcache.proxy.workers.owner_link import OwnerClient, WorkerMessage, decode_message, encode_message
 from knapcache.testing import FakeUpstream
 from tests.support.events import SAMPLE_WAITING, SampleNote, SamplePart, event, traffic
 from tests.support.processes import has_ended, suspend
@@ -187,16 +182,15 @@ def test_events_cross_processes_by_name() -> None:
     events += [event("miss", sample=sample), event("miss", sample=SamplePart(), plain=SampleNote(3))]
     tried = (UpstreamTry("a", (0, 503), "connection refused", 5.5), UpstreamTry("b", (), "", 0.0))
     events.append(event("miss", tried=tried, open_until=7.5))
-    notes = [("sample", SampleNote(1)), ("sample", SampleNote(2))]
-    payments = [PaymentEvent("chat/completions", "m", "t", 0.5, 1.0, 0.5, 100)]
-    message = WorkerMessage(events, notes, payments, 7)
+    payment = (PAYMENT, PaymentEvent("chat/completions", "m", "t", 0.5, 1.0, 0.5, 100))
+    message = WorkerMessage(events, [("sample", SampleNote(1)), payment, ("sample", SampleNote(2))], 7)
     sent, parts = encode_message(message), {"sample": SamplePart, "plain": SampleNote}
     assert decode_message(sent, parts, {"sample": SampleNote}) == message
-    (fields,) = orjson.loads(encode_message(WorkerMessage(events[:1], [], [], 0)))["events"]
+    (fields,) = orjson.loads(encode_message(WorkerMessage(events[:1], [], 0)))["events"]
     assert fields == {**events[0]._asdict(), "attempts": list(events[0].attempts), "tried": []}
 
     without = decode_message(sent, {"plain": SampleNote}, {})
-    assert (without.notes, without.dropped) == ([], 7 + 2 + 2), "of features that are off here"
+    assert (without.notes, without.dropped) == ([payment], 7 + 2 + 2), "of features that are off here"
     assert [one.parts for one in without.events[-3:]] == [{}, {"plain": SampleNote(3)}, {}]
 
 

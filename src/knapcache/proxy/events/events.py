@@ -7,7 +7,7 @@
 A request only appends its event to the buffer of its process, which takes less than a microsecond. The buffer is
 flushed four times a second, and before the admin API answers. Every event reaches the same consumers, whichever process
 has served the request (pipeline.py, workers/owner_link.py). Notes of features, which are known later than the request
-that they are about, take the same way. So do payments: calls in the background.
+that they are about, take the same way. So do payments, calls in the background: they are notes of the core.
 
     Invariant: the buffer holds at most MAX_BUFFERED events of bounded size. When it is full, new events are dropped
     and counted.
@@ -34,7 +34,7 @@ MIN_SLICE, SLICES = 64, 64
 """Events that are passed on without a pause: MIN_SLICE, which takes 0.3 ms, or the SLICES-th part of the buffer if that
 is more. So a flush adds little to the latency of requests that arrive meanwhile, and the buffer never fills up."""
 MAX_NOTES = 10_000
-"""Notes, and payments, that wait for the owner. They follow calls of upstreams, so few wait at any time."""
+"""Notes that wait for the owner. They follow calls of upstreams, so few wait at any time."""
 FLUSH_INTERVAL = 0.25
 """Seconds between two flushes."""
 
@@ -146,6 +146,8 @@ class Event(NamedTuple):
 
 Note = tuple[str, Any]
 """The name of a feature, and what it reports about a request that has finished: a NamedTuple."""
+PAYMENT = ""
+"""In place of the name of a feature: the note is a `PaymentEvent`."""
 
 
 def shortened(event: Event, waiting: int = MAX_BUFFERED) -> Event:
@@ -172,21 +174,12 @@ class NoteConsumer(Protocol):
         """Take a batch, after the events of the requests that finished before it. As `EventConsumer.consume`."""
 
 
-@runtime_checkable
-class PaymentConsumer(Protocol):
-    """Takes batches of payments, too."""
-
-    def consume_payments(self, payments: Sequence[PaymentEvent]) -> None:
-        """Take a batch. As `EventConsumer.consume`."""
-
-
 class EventBuffer:
     """The events of this process that no consumer has seen yet. All methods run on the event loop's thread."""
 
     def __init__(self) -> None:
         self._events: deque[Event] = deque()
         self._notes: deque[Note] = deque()
-        self._payments: deque[PaymentEvent] = deque()
         self._consumers: list[EventConsumer] = []
         self.dropped = 0
         """Events that did not fit."""
@@ -212,10 +205,7 @@ class EventBuffer:
             self.dropped += 1
 
     def append_payment(self, payment: PaymentEvent) -> None:
-        if len(self._payments) < MAX_NOTES:
-            self._payments.append(payment)
-        else:
-            self.dropped += 1
+        self.append_note(PAYMENT, payment)
 
     def add_consumer(self, consumer: EventConsumer) -> None:
         """Pass later batches to this consumer, too."""
@@ -231,17 +221,11 @@ class EventBuffer:
         Without consumers they stay in the buffer.
         """
         events = self._events
-        if not self._consumers or not (events or self._notes or self._payments):
+        if not self._consumers or not (events or self._notes):
             return False
         batch = [events.popleft() for _ in range(len(events) if limit is None else min(limit, len(events)))]
         for consumer in self._consumers if batch else ():
             consumer.consume(batch)
-        if self._payments:
-            payments = list(self._payments)
-            self._payments.clear()
-            for consumer in self._consumers:
-                if isinstance(consumer, PaymentConsumer):
-                    consumer.consume_payments(payments)
         if self._notes and not events:  # after the requests that they are about
             notes = list(self._notes)
             self._notes.clear()

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from knapcache.errors import InvalidInput, KnapcacheError
-from knapcache.proxy.events.events import Event, Note, PaymentEvent
+from knapcache.proxy.events.events import PAYMENT, Event, Note
 from knapcache.proxy.events.feature_sums import FeatureSums, FeatureTotals, TotalsClasses
 from knapcache.proxy.events.history_file import NO_TOTALS, HistoryTable, pack, unpack
 from knapcache.proxy.events.history_reader import HOUR, MINUTE, HistoryReader
@@ -106,18 +106,13 @@ class History(HistoryReader):
                             self._sums_of(name).count(event)
             self._changed()
 
-    def consume_payments(self, payments: Sequence[PaymentEvent]) -> None:
-        with self._lock:
-            self._begin_minute()
-            for payment in payments:
-                self._pending.setdefault((payment.model, payment.tenant), UsageRow()).count_payment(payment)
-            self._changed()
-
     def consume_notes(self, notes: Sequence[Note]) -> None:
         with self._lock:
             self._begin_minute()
             for name, note in notes:
-                if name in self.totals:
+                if name == PAYMENT:
+                    self._pending.setdefault((note.model, note.tenant), UsageRow()).count_payment(note)
+                elif name in self.totals:
                     self._sums_of(name).count_note(note)
             self._changed()
 

@@ -23,7 +23,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from knapcache.errors import InvalidInput, StoreError
-from knapcache.proxy.events.events import OUTCOMES, Event, PaymentEvent
+from knapcache.proxy.events.events import OUTCOMES, PAYMENT, Event, Note
 from knapcache.proxy.events.labels import OTHER, LabelLimiter
 from knapcache.proxy.events.loop_watchdog import Durations, LoopWatchdog
 from knapcache.proxy.events.upstream_health import HEALTH_STATES
@@ -121,10 +121,11 @@ class Metrics(Collector):
             if tried:
                 self._count_tried(event)
 
-    def consume_payments(self, payments: Sequence[PaymentEvent]) -> None:
-        for payment in payments:
-            row = self._find_series(payment.endpoint, payment.model, payment.tenant, IN_BACKGROUND, admit=True)
-            row.count_payment(payment)
+    def consume_notes(self, notes: Sequence[Note]) -> None:
+        for name, note in notes:
+            if name == PAYMENT:
+                row = self._find_series(note.endpoint, note.model, note.tenant, IN_BACKGROUND, admit=True)
+                row.count_payment(note)
 
     def _count_tried(self, event: Event) -> None:
         """Count the calls to upstreams that failed a request, and the request that another one answered."""

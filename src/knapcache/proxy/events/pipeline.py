@@ -17,7 +17,7 @@ from prometheus_client.core import Metric
 
 from knapcache.cache.internal import InternalCache
 from knapcache.errors import InvalidInput
-from knapcache.proxy.events.events import Event, EventBuffer, EventConsumer, Note, PaymentConsumer, PaymentEvent
+from knapcache.proxy.events.events import Event, EventBuffer, EventConsumer, Note
 from knapcache.proxy.events.feature_sums import TotalsClasses
 from knapcache.proxy.events.history import History
 from knapcache.proxy.events.logs import AccessLog, dropped_lines
@@ -127,19 +127,13 @@ class EventPipeline:
             consumer.consume(events)
 
     def consume_notes(self, notes: Sequence[Note]) -> None:
-        """Pass notes to the history, and to those who want the notes of their feature."""
+        """Pass notes to history and metrics, and to those who want the notes of their feature."""
         if notes:
             self.history.consume_notes(notes)
+            self.metrics.consume_notes(notes)
             for name, consume in self._note_consumers:
                 if found := [note for feature, note in notes if feature == name]:
                     consume(found)
-
-    def consume_payments(self, payments: Sequence[PaymentEvent]) -> None:
-        """Pass payments to the consumers that count them."""
-        if payments:
-            for consumer in self._consumers:
-                if isinstance(consumer, PaymentConsumer):
-                    consumer.consume_payments(payments)
 
     def close(self) -> None:
         self.history.close()

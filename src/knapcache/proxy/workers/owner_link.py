@@ -28,6 +28,7 @@ from knapcache.errors import UpstreamFailed
 from knapcache.proxy.events.events import (
     MAX_BUFFERED,
     MAX_NOTES,
+    PAYMENT,
     Event,
     Note,
     PaymentEvent,
@@ -106,7 +107,6 @@ class OwnerServer:
             log.error("Events of a worker dropped: unreadable message: %s", error)
         else:
             self._pipeline.consume(message.events)
-            self._pipeline.consume_payments(message.payments)
             self._pipeline.consume_notes(message.notes)
             self._pipeline.dropped += message.dropped
         await request.respond(200, [], b"")
@@ -125,9 +125,7 @@ class OwnerClient:
     def __init__(self, folder: Path) -> None:
         self._unsent: list[Event] = []
         self.unsent_notes: list[Note] = []
-        """Notes of features that the owner has not received."""
-        self.unsent_payments: list[PaymentEvent] = []
-        """Payments that the owner has not received."""
+        """Notes that the owner has not received."""
         self._dropped = 0
         self._client = Client("the owner", CONNECT_TIMEOUT, RESPONSE_TIMEOUT, socket_path=folder / SOCKET)
         self._task: asyncio.Task[None] | None = None
@@ -145,10 +143,6 @@ class OwnerClient:
         """Queue notes for the owner, as `consume` does with events."""
         self._queue(self.unsent_notes, notes, MAX_NOTES)
 
-    def consume_payments(self, payments: Sequence[PaymentEvent]) -> None:
-        """Queue payments for the owner, as `consume` does with events."""
-        self._queue(self.unsent_payments, payments, MAX_NOTES)
-
     def _queue(self, unsent: list[T], more: Sequence[T], limit: int) -> None:
         free = limit - len(unsent)
         unsent.extend(more[:free])
@@ -160,21 +154,19 @@ class OwnerClient:
             await self._send()
 
     async def _send(self) -> None:
-        """Send all queued events, notes and payments. Without an owner they stay queued."""
+        """Send all queued events and notes. Without an owner they stay queued."""
         with contextlib.suppress(UpstreamFailed):
-            while self._unsent or self.unsent_notes or self.unsent_payments:
+            while self._unsent or self.unsent_notes:
                 dropped = self._dropped
                 # After the events of the requests that they are about.
                 notes = self.unsent_notes[:MAX_BATCH] if len(self._unsent) <= MAX_BATCH else []
-                payments = self.unsent_payments[:MAX_BATCH]
-                count, message = encode_batch(self._unsent, dropped, notes, payments)
+                count, message = encode_batch(self._unsent, dropped, notes)
                 response = await self._client.request("POST", OWNER_URL, EVENTS_PATH, b"", message)
                 await response.read()
                 if response.status != 200:  # the owner process is changing
                     break
                 del self._unsent[:count]
                 del self.unsent_notes[: len(notes)]
-                del self.unsent_payments[: len(payments)]
                 self._dropped -= dropped
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -217,18 +209,15 @@ class WorkerMessage(NamedTuple):
 
     events: Sequence[Event]
     notes: Sequence[Note]
-    payments: Sequence[PaymentEvent]
     dropped: int
     """How many of them it has dropped."""
 
 
-def encode_batch(
-    events: Sequence[Event], dropped: int, notes: Sequence[Note] = (), payments: Sequence[PaymentEvent] = ()
-) -> tuple[int, bytes]:
+def encode_batch(events: Sequence[Event], dropped: int, notes: Sequence[Note] = ()) -> tuple[int, bytes]:
     """Return how many of the events fit into one message, and the message."""
     batch = events[:MAX_BATCH]
     while True:
-        message = encode_message(WorkerMessage(batch, notes, payments, dropped))
+        message = encode_message(WorkerMessage(batch, notes, dropped))
         if len(message) <= MAX_MESSAGE or len(batch) <= 1:
             return len(batch), message
         batch = batch[: len(batch) // 2]
@@ -244,7 +233,6 @@ def encode_message(message: WorkerMessage) -> bytes:
     found = {
         "events": fields,
         "notes": [(feature, note._asdict()) for feature, note in message.notes],
-        "payments": [payment._asdict() for payment in message.payments],
         "dropped": message.dropped,
     }
     return orjson.dumps(found, default=dict)  # mappings that are not dicts
@@ -255,13 +243,12 @@ def decode_message(message: bytes, parts: Mapping[str, Any], notes: Mapping[str,
 
     parts, notes   classes of features that are on, by name. What other features have sent is dropped and counted
     """
-    found = orjson.loads(message)
+    found, notes = orjson.loads(message), {**notes, PAYMENT: PaymentEvent}
     unknown = sum(name not in parts for fields in found["events"] for name in fields["parts"])
     unknown += sum(name not in notes for name, _ in found["notes"])
     return WorkerMessage(
         events=[decode_event(fields, parts) for fields in found["events"]],
         notes=[(name, from_fields(notes[name], fields)) for name, fields in found["notes"] if name in notes],
-        payments=[PaymentEvent(**fields) for fields in found["payments"]],
         dropped=found["dropped"] + unknown,
     )
 
