@@ -43,6 +43,39 @@ def row(name: str, **wanted: Any) -> dict[str, Any]:
     return found
 
 
+def benchmark(name: str, picture: str = "") -> dict[str, Any]:
+    """Return the committed result of a benchmark. picture: the name of a plot that is committed, too."""
+    if picture:
+        assert (ROOT / "bench" / "results" / f"{picture}.png").read_bytes().startswith(b"\x89PNG")
+    found: dict[str, Any] = json.loads(text(f"bench/results/{name}.json"))
+    return found
+
+
+def check_lines(page: str, lines: Iterable[str]) -> None:
+    """Check that a page has all lines of a table."""
+    for line in lines:
+        assert line in page, f"the docs do not have this line of the committed result: {line}"
+
+
+def targets(bench: dict[str, Any], form: str = ".3g") -> Iterator[str]:
+    """Yield the lines of a table of targets."""
+    for b in bench["targets"]:
+        yield f"| {b['metric']} | {b['measured']:{form}} | {b['target']} | {'yes' if b['met'] else 'no'} |"
+
+
+def command_parser(command: str) -> Any:
+    from knapcache.cli.main import build_parser
+
+    return build_parser([command])._subparsers._group_actions[0].choices[command]  # type: ignore[union-attr, index]
+
+
+def check_options(page: str, *commands: str) -> None:
+    """Check that a page mentions every option of some commands."""
+    for command in commands:
+        for option in set(re.findall(r"--[a-z-]+", command_parser(command).format_usage())):
+            assert re.search(rf"[` ]{option}\b", page), f"the page does not mention {option} of {command}"
+
+
 def test_every_policy_is_documented() -> None:
     table = text("docs/background/policies.md").split("## How they compare")[0]
     documented = re.findall(r"^\| `([a-z0-9-]+)` \|", table, re.MULTILINE)
@@ -131,16 +164,13 @@ def test_commands_in_the_docs_parse() -> None:
 
 
 def test_every_format_and_option_of_replay_is_documented() -> None:
-    from knapcache.cli.main import build_parser
     from knapcache.lab.grid import run_cell
     from knapcache.lab.traces import FORMATS
 
     page = text("docs/guides/lab.md")
     documented = re.findall(r"^\| `([a-z-]+)` \|", page.split("## Input formats")[1], re.MULTILINE)
     assert documented == list(FORMATS)
-    usage = build_parser(["replay"])._subparsers._group_actions[0].choices["replay"].format_usage()  # type: ignore[union-attr, index]
-    for option in set(re.findall(r"--[a-z-]+", usage)):
-        assert f"`{option}" in page or f" {option} " in page, f"docs/guides/lab.md does not mention {option}"
+    check_options(page, "replay")
     fields = re.findall(r'^        "([a-z_]+)":', inspect.getsource(run_cell), re.MULTILINE)
     assert fields
     for field in fields:
@@ -148,13 +178,10 @@ def test_every_format_and_option_of_replay_is_documented() -> None:
 
 
 def test_every_option_and_field_of_plan_is_documented() -> None:
-    from knapcache.cli.main import build_parser
     from knapcache.lab import plan, summary
 
     page = text("docs/guides/lab.md")
-    usage = build_parser(["plan"])._subparsers._group_actions[0].choices["plan"].format_usage()  # type: ignore[union-attr, index]
-    for option in set(re.findall(r"--[a-z-]+", usage)):
-        assert f"`{option}" in page or f" {option} " in page, f"docs/guides/lab.md does not mention {option}"
+    check_options(page, "plan")
     section = page.split("## Plan the capacity")[1].split("## Input formats")[0]
     fields = re.findall(r'^ +"([a-z_]+)": ', inspect.getsource(summary.to_json), re.MULTILINE)
     assert len(fields) > 15
@@ -166,7 +193,6 @@ def test_every_option_and_field_of_plan_is_documented() -> None:
 def test_the_live_cache_is_documented() -> None:
     from knapcache import Answer, Cache, Reply
     from knapcache.cache.ledger import LedgerRow
-    from knapcache.cli.main import build_parser
 
     page = text("docs/guides/library.md")
     arguments = [name for name in inspect.signature(Cache).parameters if name != "self"]
@@ -192,10 +218,7 @@ def test_the_live_cache_is_documented() -> None:
     assert counted <= reported, "a counter is no field of CacheStats"
     for name in reported | counted | set(LedgerRow.__dataclass_fields__):
         assert f"`{name}`" in known, f"docs/guides/library.md does not mention {name}"
-    for command in ("inspect", "purge"):
-        usage = build_parser([command])._subparsers._group_actions[0].choices[command].format_usage()  # type: ignore[union-attr, index]
-        for option in set(re.findall(r"--[a-z-]+", usage)):
-            assert f"`{option}" in page or f" {option}" in page, f"docs/guides/library.md does not mention {option}"
+    check_options(page, "inspect", "purge")
 
 
 def test_numbers_of_figure_1() -> None:
@@ -319,15 +342,15 @@ def test_numbers_of_the_errata() -> None:
 
 def test_numbers_of_the_oracle() -> None:
     page = text("docs/background/oracle.md")
-    bench = json.loads((ROOT / "bench" / "results" / "oracle.json").read_text(encoding="utf-8"))
+    bench = benchmark("oracle")
 
     def number(x: float | None) -> str:
         return "–" if x is None else f"{x:,.2g}" if x < 10 else f"{x:,.0f}"
 
-    for bar in bench["targets"]:
-        holds = "yes" if bar["met"] else "no"
-        line = f"| {bar['metric']} | {number(bar['measured'])} | {number(bar['worst'])} | {bar['target']} | {holds} |"
-        assert line in page, f"the table in docs/background/oracle.md is not the committed result: {line}"
+    check_lines(page, (
+        f"| {b['metric']} | {number(b['measured'])} | {number(b['worst'])} | {b['target']} | {'yes' if b['met'] else 'no'} |"
+        for b in bench["targets"]
+    ))
     for line in bench["summary"]:
         times = " | ".join(number(line[f"{what}_ms"]) for what in ("argsort", "solve", "worst", "beta", "warm"))
         assert line["n"] < 10**3 or f"| {line['n']:,} | {line['mode']} | {times} |" in page
@@ -338,28 +361,24 @@ def test_numbers_of_the_oracle() -> None:
 
 def test_numbers_of_the_replays() -> None:
     page = text("docs/guides/lab.md").split("## Performance")[1].split("## Input formats")[0]
-    bench = json.loads((ROOT / "bench" / "results" / "replay.json").read_text(encoding="utf-8"))
-    assert (ROOT / "bench" / "results" / "replay.png").read_bytes().startswith(b"\x89PNG")
+    bench = benchmark("replay", picture="replay")
     beside = [r for r in bench["rows"] if "speedup_over_libcachesim" in r]
     assert len(beside) >= 6
     for r in beside:
         rates = f"{r['requests_per_second'] / 1e6:.1f} | {r['libcachesim_requests_per_second'] / 1e6:.1f}"
         missed = f"{r['miss_ratio']:.4f} / {r['libcachesim_miss_ratio']:.4f}"
         line = f"| `{r['policy']}` | {r['capacity']} | {rates} | {r['speedup_over_libcachesim']:.1f} | {missed} |"
-        assert line in page, f"the table in docs/guides/lab.md is not the committed result: {line}"
-    for b in bench["targets"]:
-        assert f"| {b['metric']} | {b['measured']:.3g} | {b['target']} | {'yes' if b['met'] else 'no'} |" in page
+        check_lines(page, [line])
+    check_lines(page, targets(bench))
     for policy in {d["policy"] for d in bench["decisions"]}:
         ns = [d["ns_per_request"] for d in bench["decisions"] if d["policy"] == policy]
-        line = f"| `{policy}` | {' | '.join(f'{t:.0f}' for t in ns)} | {ns[-1] / ns[0]:.1f} |"
-        assert line in page, f"the table in docs/guides/lab.md is not the committed result: {line}"
+        check_lines(page, [f"| `{policy}` | {' | '.join(f'{t:.0f}' for t in ns)} | {ns[-1] / ns[0]:.1f} |"])
 
 
 def test_numbers_of_the_policies() -> None:
     """`python bench/policies.py --markdown bench/results/policies.json` prints these tables."""
     page = text("docs/background/policies.md").split("## How they compare")[1].split("## Write a policy")[0]
-    bench = json.loads((ROOT / "bench" / "results" / "policies.json").read_text(encoding="utf-8"))
-    assert (ROOT / "bench" / "results" / "policies.png").read_bytes().startswith(b"\x89PNG")
+    bench = benchmark("policies", picture="policies")
     online = {name for name, spec in registry.SPECS.items() if spec.online}
     assert bench["subject"] == "adaptive"
     answers = [c for c in bench["cells"] if c["trace"] != "agent_contexts"]
@@ -395,7 +414,7 @@ def test_numbers_of_the_policies() -> None:
     ]
     closed = f"closes {100 * bench['gap_closed']:.0f} % of the gap between LRU and the bound"
     assert closed in " ".join(page.split())
-    assert (ROOT / "bench" / "results" / "policies_worlds.png").read_bytes().startswith(b"\x89PNG")
+    assert benchmark("policies", picture="policies_worlds") == bench
     assert len(bench["cells"]) == 20
     assert list(bench["worlds"]["distributions"]) == ["development", "held-out", "unrestricted", "all"]
     command = [sys.executable, "bench/policies.py", "--markdown", "bench/results/policies.json"]
@@ -512,7 +531,6 @@ def test_the_claims_hold_in_the_committed_results() -> None:
 
 
 def test_numbers_and_options_of_the_local_model() -> None:
-    from knapcache.cli.main import build_parser
     from knapcache.demo import traffic as demo
     from knapcache.price.meter import USD_PER_SECOND
     from knapcache.proxy.settings import Settings
@@ -548,11 +566,7 @@ def test_numbers_and_options_of_the_local_model() -> None:
     assert f"[prices.{embedded_model.MODEL_NAME}]\n" in page
     assert f"{USD_PER_SECOND:g} dollars per second" in page
     assert demo.EMBEDDED_MODEL == embedded_model.MODEL_NAME
-    usage = build_parser(["demo"])._subparsers._group_actions[0].choices["demo"].format_usage()  # type: ignore[union-attr, index]
-    for option in set(re.findall(r"--[a-z-]+", usage)):
-        assert f"`{option}`" in page or f" {option} " in page, (
-            f"docs/get-started/embedded-model.md does not mention {option}"
-        )
+    check_options(page, "demo")
 
 
 def test_numbers_of_the_proxy() -> None:

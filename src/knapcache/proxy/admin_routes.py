@@ -12,9 +12,8 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from knapcache.proxy.events.history import History
-from knapcache.proxy.events.published import MergedHistory, MergedRecent
-from knapcache.proxy.events.recent import RecentRequests
+from knapcache.proxy.events.history_reader import HistoryReader
+from knapcache.proxy.events.recent import RecentReader
 
 Access = Literal["token", "session", "public"]
 Role = Literal["read-only", "operator"]
@@ -122,11 +121,11 @@ class AdminServices(Protocol):
     """What the routes of features use of the admin API."""
 
     @property
-    def totals(self) -> History | MergedHistory:
+    def totals(self) -> HistoryReader:
         """The totals, of all proxies of a shared store."""
 
     @property
-    def recent(self) -> RecentRequests | MergedRecent:
+    def recent(self) -> RecentReader:
         """The recent requests, of all proxies of a shared store."""
 
     def flush_events(self) -> object:

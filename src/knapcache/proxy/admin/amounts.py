@@ -20,9 +20,7 @@ from knapcache.lab.projection import block_length, projection
 from knapcache.price.meter import USD_PER_SECOND
 from knapcache.price.weights import Weights
 from knapcache.proxy.admin.summary_models import Amounts, Doubling, FirstRequest, Prices
-from knapcache.proxy.events.history import History
-from knapcache.proxy.events.history_reader import DAY
-from knapcache.proxy.events.published import MergedHistory
+from knapcache.proxy.events.history_reader import DAY, HistoryReader
 from knapcache.proxy.events.usage import UsageRow
 from knapcache.proxy.settings import Settings
 from knapcache.proxy.upstream.embedded_model import model_name
@@ -75,7 +73,7 @@ def amounts(row: UsageRow, settings: Settings) -> Amounts:
     return Amounts(unit="share" if row.unpriced else "usd", factor=1.0 / weights.usd)
 
 
-def doubling(history: History | MergedHistory, shadow: str, now: float) -> Doubling:
+def doubling(history: HistoryReader, shadow: str, now: float) -> Doubling:
     """Return what twice the capacity would have saved in addition. shadow: the one that has it."""
     total, since = history.total(), history.since
     saves = max(0.0, more_saved(total, shadow)) if total.evictions else 0.0

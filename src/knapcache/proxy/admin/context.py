@@ -10,10 +10,10 @@ from knapcache.cache.internal import InternalCache
 from knapcache.proxy.admin.audit import AuditLog
 from knapcache.proxy.admin.auth import Sessions
 from knapcache.proxy.admin.tokens import AdminTokens
-from knapcache.proxy.events.history import History
+from knapcache.proxy.events.history_reader import HistoryReader
 from knapcache.proxy.events.metrics import Metrics
-from knapcache.proxy.events.published import MergedHealth, MergedHistory, MergedRecent, SharedProxies
-from knapcache.proxy.events.recent import RecentRequests
+from knapcache.proxy.events.published import MergedHealth, SharedProxies
+from knapcache.proxy.events.recent import RecentReader
 from knapcache.proxy.events.upstream_health import UpstreamHealth
 from knapcache.proxy.features import Features
 from knapcache.proxy.http.auth import Authenticator
@@ -35,9 +35,9 @@ class AdminContext:
     authenticator: Authenticator
     flush_events: Callable[[], object]
     """Pass buffered events to the objects below. Runs on the event loop's thread."""
-    history: History | MergedHistory
+    history: HistoryReader
     metrics: Metrics
-    recent: RecentRequests | MergedRecent
+    recent: RecentReader
     upstream_health: UpstreamHealth | MergedHealth
     features: Features
     """The features that are on."""

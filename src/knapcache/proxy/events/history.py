@@ -158,7 +158,6 @@ class History(HistoryReader):
             self._thread.start()
 
     def poll_shadows(self) -> None:
-        """Add what other policies would have saved since the last poll, and what was evicted."""
         with self._poll_lock:
             stats = self._read_stats()
             with self._lock:
@@ -234,7 +233,6 @@ class History(HistoryReader):
     # The file.
 
     def save(self) -> bool:
-        """Write the file if anything has changed. Returns False if it cannot be written; the first time is logged."""
         if self._path is None:
             return True
         with self._save_lock:

@@ -45,6 +45,14 @@ class HistoryReader(ABC):
     def tables(self) -> Iterator[HistoryTable]:
         """Yield the tables. None may be read after the next one was asked for."""
 
+    @abstractmethod
+    def poll_shadows(self) -> None:
+        """Add what other policies would have saved since the last poll, and what was evicted."""
+
+    @abstractmethod
+    def save(self) -> bool:
+        """Write the file if anything has changed. Returns False if it cannot be written; the first time is logged."""
+
     @property
     def since(self) -> float:
         """When the first history began, Unix time."""

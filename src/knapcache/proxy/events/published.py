@@ -25,7 +25,7 @@ from knapcache.proxy.events.history import History
 from knapcache.proxy.events.history_file import NO_TOTALS, HistoryTable
 from knapcache.proxy.events.history_reader import HistoryReader
 from knapcache.proxy.events.publisher import MAX_PROXIES, ProxyPublisher
-from knapcache.proxy.events.recent import RecentRequests, by_arrival, earlier, row_of, serial_at
+from knapcache.proxy.events.recent import RecentReader, RecentRequests, serial_at
 from knapcache.proxy.events.shared_documents import CLOSED, Boundary, PublishedStatus, decode_part, decode_status
 from knapcache.proxy.events.upstream_health import UpstreamHealth, fails_now
 from knapcache.proxy.events.usage import UsageRow
@@ -155,50 +155,38 @@ class MergedHistory(HistoryReader):
     """The history of all proxies: rows of the same time, model or tenant are added."""
 
     def __init__(self, own: History, others: PublishedProxies) -> None:
-        self._own, self._others, self.zone, self.totals = own, others, own.zone, own.totals
-        self.now, self.poll_shadows, self.save = own.now, own.poll_shadows, own.save
+        self._own, self._others, self.zone, self.totals, self.now = own, others, own.zone, own.totals, own.now
+
+    def poll_shadows(self) -> None:
+        self._own.poll_shadows()
+
+    def save(self) -> bool:
+        return self._own.save()
 
     def tables(self) -> Iterator[HistoryTable]:
         yield from self._own.tables()
         yield from self._others.tables
 
 
-class MergedRecent:
+class MergedRecent(RecentReader):
     """The recent requests of all proxies. host: that of this one."""
 
     def __init__(self, own: RecentRequests, host: str, others: PublishedProxies) -> None:
         self._own, self._host, self._others = own, host, others
 
-    def _all(self, limit: int) -> list[tuple[int, Event, str]]:
-        """Return serial, event and host of all requests of others, and of the newest ones of this proxy; 0: all."""
+    def listed(self, limit: int) -> list[tuple[int, Event, str]]:
         found = [(serial, event, self._host) for serial, event in self._own.newest(limit)]
         found += [(serial, event, status.host) for status in self._others.statuses for serial, event in status.events]
         return sorted(found, key=lambda each: each[0])
 
-    def newest(self, limit: int) -> list[tuple[int, Event]]:
-        return [(serial, event) for serial, event, _ in self._all(limit)[-limit:]]
-
     def after(self, serial: int, limit: int) -> dict[str, Any]:
-        """Return the newest `limit` requests whose serial is larger, in the order in which they arrived.
+        """As `RecentReader.after`. The serial for the next call is a time until which all requests are known.
 
-        The serial in the result is a time until which the requests of every proxy are known. Later ones may be in the
-        next result again: the page must not show a serial twice.
+        Later ones may be in the next result again: the page must not show a serial twice.
         """
         now = serial_at(time.time())
-        first = serial if serial <= now + LATE else 0
-        rows = [row_of(number, event, host) for number, event, host in self._all(limit)[-limit:] if number > first]
-        return {
-            "serial": min([now, *(serial_at(status.time) for status in self._others.statuses)]),
-            "rows": by_arrival(rows),
-        }
-
-    def find(self, serial: int) -> tuple[Event, str] | None:
-        """Return the request of a serial, and the host of the proxy that served it."""
-        return next(((event, host) for number, event, host in self._all(0) if number == serial), None)
-
-    def earlier(self, event: Event) -> list[Event]:
-        """Return the requests for the same key that arrived before this one, oldest first."""
-        return earlier(event, [one for _, one, _ in self._all(0)])
+        known = min([now, *(serial_at(status.time) for status in self._others.statuses)])
+        return self.page(known, serial if serial <= now + LATE else 0, limit)
 
 
 class MergedHealth:
