@@ -9,6 +9,7 @@ import re
 import runpy
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,12 @@ def benchmark(name: str, picture: str = "") -> dict[str, Any]:
         assert (ROOT / "bench" / "results" / f"{picture}.png").read_bytes().startswith(b"\x89PNG")
     found: dict[str, Any] = json.loads(text(f"bench/results/{name}.json"))
     return found
+
+
+def printed_tables(name: str) -> str:
+    """Return the tables of the docs that a benchmark prints from its committed result."""
+    command = [sys.executable, f"bench/{name}.py", "--markdown", f"bench/results/{name}.json"]
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 
 def check_lines(page: str, lines: Iterable[str]) -> None:
@@ -347,10 +354,9 @@ def test_numbers_of_the_oracle() -> None:
     def number(x: float | None) -> str:
         return "–" if x is None else f"{x:,.2g}" if x < 10 else f"{x:,.0f}"
 
-    check_lines(page, (
-        f"| {b['metric']} | {number(b['measured'])} | {number(b['worst'])} | {b['target']} | {'yes' if b['met'] else 'no'} |"
-        for b in bench["targets"]
-    ))
+    for b in bench["targets"]:
+        amounts = f"{number(b['measured'])} | {number(b['worst'])}"
+        check_lines(page, [f"| {b['metric']} | {amounts} | {b['target']} | {'yes' if b['met'] else 'no'} |"])
     for line in bench["summary"]:
         times = " | ".join(number(line[f"{what}_ms"]) for what in ("argsort", "solve", "worst", "beta", "warm"))
         assert line["n"] < 10**3 or f"| {line['n']:,} | {line['mode']} | {times} |" in page
@@ -376,30 +382,18 @@ def test_numbers_of_the_replays() -> None:
 
 
 def test_numbers_of_the_policies() -> None:
-    """`python bench/policies.py --markdown bench/results/policies.json` prints these tables."""
     page = text("docs/background/policies.md").split("## How they compare")[1].split("## Write a policy")[0]
     bench = benchmark("policies", picture="policies")
     online = {name for name, spec in registry.SPECS.items() if spec.online}
     assert bench["subject"] == "adaptive"
     answers = [c for c in bench["cells"] if c["trace"] != "agent_contexts"]
     assert len(answers) == 16
-    assert f"| trace | cache | `{bench['subject']}` | best other | `gdsf-cost` | `lru` | `pfoo` |" in page
     for c in bench["cells"]:
         paid = bench["ratios"][c["trace"]][c["capacity"]]
         assert set(paid) == online | {"static", "belady", "pfoo"}, "the committed run is not of all policies"
-        best = min(paid[p] for p in online - {bench["subject"]})
-        others = f"{best:.3f} (`{c['best_other_name']}`) | " + " | ".join(
-            f"{paid[p]:.3f}" for p in ("gdsf-cost", "lru", "pfoo")
-        )
-        line = f"| {c['trace']} | {c['capacity']} | {paid[bench['subject']]:.3f} | {others} |"
-        assert line in page, f"the table in docs/background/policies.md is not the committed result: {line}"
-        assert paid[c["best_other_name"]] == best
+        assert paid[c["best_other_name"]] == min(paid[p] for p in online - {bench["subject"]})
         assert all(paid["pfoo"] <= ratio + 1e-9 for ratio in paid.values()), "a bound that is none"
-    for b in bench["targets"]:
-        assert f"| {b['metric']} | {b['measured']:.3f} | {b['target']} | {'yes' if b['met'] else 'no'} |" in page
-    for kind in KINDS:
-        to_best = [f"{c['ratio_to_best_other']:.3f}" for c in bench["traffic"] if c["trace"] == kind]
-        assert f"| {kind} | {' | '.join(to_best)} |" in page
+    assert {c["trace"] for c in bench["traffic"]} == set(KINDS)
     paid_of = [bench["ratios"][c["trace"]][c["capacity"]] for c in answers]
     mean = {
         rival: sum(paid["adaptive"] / paid[rival] for paid in paid_of) / len(paid_of)
@@ -417,20 +411,14 @@ def test_numbers_of_the_policies() -> None:
     assert benchmark("policies", picture="policies_worlds") == bench
     assert len(bench["cells"]) == 20
     assert list(bench["worlds"]["distributions"]) == ["development", "held-out", "unrestricted", "all"]
-    command = [sys.executable, "bench/policies.py", "--markdown", "bench/results/policies.json"]
-    printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    for line in printed.splitlines():
-        assert line in page, f"docs/background/policies.md lacks this line of --markdown: {line}"
+    check_lines(page, printed_tables("policies").splitlines())
 
 
 def test_numbers_of_the_shared_store() -> None:
-    """`python bench/cluster.py --markdown bench/results/cluster.json` prints these tables."""
     page = text("docs/reference/redis-store.md").split("## Measured")[1]
-    part = json.loads(text("bench/results/cluster.json"))["live"]
+    part = benchmark("cluster")["live"]
     assert part["scale"] == 1
-    command = [sys.executable, "bench/cluster.py", "--markdown", "bench/results/cluster.json"]
-    printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    assert printed.strip() in page, "docs/reference/redis-store.md lacks what --markdown prints"
+    assert printed_tables("cluster").strip() in page, "docs/reference/redis-store.md lacks what --markdown prints"
     promised = ("failed", "wrong", "over the limit", "inconsistent", "fenced", "bills")
     assert [b for b in part["targets"] if not b["met"] and any(word in b["metric"] for word in promised)] == []
 
@@ -445,19 +433,13 @@ def test_seeds_of_the_worlds() -> None:
 
 def test_numbers_of_the_library() -> None:
     page = text("docs/guides/library.md").split("## Performance")[1].split("\n## ")[0]
-    bench = json.loads((ROOT / "bench" / "results" / "library.json").read_text(encoding="utf-8"))
-    assert (ROOT / "bench" / "results" / "library.png").read_bytes().startswith(b"\x89PNG")
-    for r in bench["rows"]:
-        line = f"| {r['cache']} | {r['version']} | {r['storage']} | {r['hit_us']:.1f} | {r['miss_and_store_us']:.0f} |"
-        assert line in page, f"the table in docs/guides/library.md is not the committed result: {line}"
-    for r in bench["sizes"]:
-        assert f"| {r['request_bytes']:,} | {r['key_us']:.1f} | {r['hit_us']:.1f} |" in page
-    for r in bench["disk"]:
-        assert f"| {r['hit']} | {r['us']:.1f} |" in page
-    for r in bench["settle"]:
-        assert f"| settle, {r['settle']}, median | {r['median_us']:.0f} |" in page
-    for b in bench["targets"]:
-        assert f"| {b['metric']} | {b['measured']:.3g} | {b['target']} | {'yes' if b['met'] else 'no'} |" in page
+    bench = benchmark("library", picture="library")
+    form = "| {cache} | {version} | {storage} | {hit_us:.1f} | {miss_and_store_us:.0f} |"
+    check_lines(page, (form.format(**r) for r in bench["rows"]))
+    check_lines(page, ("| {request_bytes:,} | {key_us:.1f} | {hit_us:.1f} |".format(**r) for r in bench["sizes"]))
+    check_lines(page, ("| {hit} | {us:.1f} |".format(**r) for r in bench["disk"]))
+    check_lines(page, ("| settle, {settle}, median | {median_us:.0f} |".format(**r) for r in bench["settle"]))
+    check_lines(page, targets(bench))
     plain = " ".join(page.split())
     assert f"hashing takes {bench['key_us']:.1f} µs" in plain
     assert f"{bench['disk'][0]['from_memory_percent']:.0f} % of the requests" in plain
@@ -466,8 +448,7 @@ def test_numbers_of_the_library() -> None:
 
 
 def test_numbers_of_stored_streams() -> None:
-    bench = json.loads((ROOT / "bench" / "results" / "streams.json").read_text(encoding="utf-8"))
-    found = next(row for row in bench["by tokens"] if row["tokens"] == 24)
+    found = next(row for row in benchmark("streams")["by tokens"] if row["tokens"] == 24)
     assert found["entry: compact"] == found["entry: plain"] <= 2100
     sizes = f"has {found['verbatim']:,} bytes as OpenAI sends it and {found['compact']:,} bytes as it is stored"
     assert f"{sizes}, and its entry takes {found['entry: compact']:,} bytes" in flat("docs/reference/store.md")
@@ -536,8 +517,8 @@ def test_numbers_and_options_of_the_local_model() -> None:
     from knapcache.proxy.settings import Settings
     from knapcache.proxy.upstream import embedded_model, model_server
 
-    page, bench = text("docs/get-started/embedded-model.md"), json.loads(text("bench/results/local_model.json"))
-    for line in (
+    page, bench = text("docs/get-started/embedded-model.md"), benchmark("local_model")
+    lines = [
         f"| from start to ready | {bench['load_seconds']:.2f} s |",
         f"| tokens read a second, prompt of {bench['prompt_tokens']} tokens "
         f"| {bench['prompt_tokens_per_second']:.0f} |",
@@ -545,9 +526,9 @@ def test_numbers_and_options_of_the_local_model() -> None:
         f"| tokens written a second, two answers at a time, together "
         f"| {bench['concurrent_answer_tokens_per_second']:.0f} |",
         f"| memory of its process, the weights included | {bench['memory_mb']:.0f} MB |",
-    ):
-        assert line in page, f"the table in docs/get-started/embedded-model.md is not the committed result: {line}"
-    off, on = json.loads(text("bench/results/local_prompt_cache.json"))["rows"]
+    ]
+    check_lines(page, lines)
+    off, on = benchmark("local_prompt_cache")["rows"]
     for name, key, form in (
         ("first request of each", "first_seconds", "{:.1f} s"),
         ("every later request", "alternating_seconds", "{:.1f} s"),
@@ -571,15 +552,14 @@ def test_numbers_and_options_of_the_local_model() -> None:
 
 def test_numbers_of_the_proxy() -> None:
     page = text("docs/guides/proxy.md")
-    bench = json.loads((ROOT / "bench" / "results" / "proxy.json").read_text(encoding="utf-8"))
+    bench = benchmark("proxy")
     for r in bench["rows"]:
         if r["server"] != "canned":
             assert f"| {r['server']} | {r['requests_per_second']:,.0f} | {r['cpu_us']:,.0f} |" in page
     for r in bench["misses"]:
         assert f"| {r['path']} | {r['plain_p50_us'] / 1e3:.2f} | {r['plain_added_us'] / 1e3:.2f} |" in page
-    for r in bench["targets"]:
-        assert f"| {r['metric']} | {r['measured']:,.3g} | {r['target']} | {'yes' if r['met'] else 'no'} |" in page
-    soak = json.loads((ROOT / "bench" / "results" / "soak.json").read_text(encoding="utf-8"))
+    check_lines(page, targets(bench, ",.3g"))
+    soak = benchmark("soak")
     (memory,) = (r["measured"] for r in soak["targets"] if "memory" in r["metric"])
     assert f"memory grew by {memory:.1f} % in the last two thirds" in flat("docs/guides/proxy.md")
     assert soak["misdelivered"] == soak["failed"] == soak["timed_out"] == 0

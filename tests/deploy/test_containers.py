@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
-import json
 import re
 import shutil
 import signal
-import socket
 import subprocess
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 
 from knapcache.proxy.settings import Settings
 from knapcache.proxy.settings.loading import NOT_SETTINGS
 from tests.support.dockerfile import ImageFolder, Instruction, parse
+from tests.support.front_proxies import free_port
 from tests.support.programs import find_program, run_program
 from tests.support.timing import wait_until
 
@@ -158,28 +157,15 @@ def test_the_systemd_unit_fits_the_settings() -> None:
     assert unit_values("StateDirectory") == unit_values("CacheDirectory") == ["knapcache"]
 
 
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port: int = listening.getsockname()[1]
-        return port
-
-
-def ask(port: int, method: str, path: str, body: Any = None) -> tuple[int, dict[str, str], bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-    headers = {"content-type": "application/json", "authorization": "Bearer any"}
-    try:
-        connection.request(method, path, body and json.dumps(body), headers)
-        response = connection.getresponse()
-        return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
-    finally:
-        connection.close()
+def ask(port: int, method: str, path: str, body: Any = None) -> httpx.Response:
+    url, headers = f"http://127.0.0.1:{port}{path}", {"authorization": "Bearer any"}
+    return httpx.request(method, url, json=body, headers=headers, timeout=120, trust_env=False)
 
 
 def is_ready(port: int, process: subprocess.Popen[bytes]) -> bool:
     assert process.poll() is None, "the container's command ended"
-    with contextlib.suppress(OSError):
-        return ask(port, "GET", "/readyz")[0] == 200
+    with contextlib.suppress(httpx.TransportError):
+        return ask(port, "GET", "/readyz").status_code == 200
     return False
 
 
@@ -203,11 +189,8 @@ def test_the_steps_of_the_dockerfile_make_a_proxy_that_serves(tmp_path: Path) ->
         check = the("HEALTHCHECK").command
         subprocess.run([shutil.which(check[0], path=variables["PATH"]) or "", *check[1:]], env=variables, check=True)
         question = {"model": "smollm2-135m", "max_tokens": 8, "messages": [{"role": "user", "content": "Hello?"}]}
-        outcomes = []
-        for _ in range(2):
-            status, headers, _ = ask(port, "POST", "/v1/chat/completions", question)
-            outcomes.append((status, headers.get("x-knapcache")))
-        assert outcomes == [(200, "miss"), (200, "hit")]
+        answers = [ask(port, "POST", "/v1/chat/completions", question) for _ in range(2)]
+        assert [(one.status_code, one.headers.get("x-knapcache")) for one in answers] == [(200, "miss"), (200, "hit")]
     finally:
         process.send_signal(signal.SIGTERM)
         code = process.wait(60)

@@ -10,7 +10,6 @@ import asyncio
 import itertools
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ import openai
 import pytest
 
 from knapcache.proxy.upstream import health
+from tests.support.front_proxies import free_port
 from tests.support.running_proxy import RunningProxy
 from tests.support.timing import async_wait_until
 
@@ -39,9 +39,7 @@ class UpstreamProcess:
     """A fake provider in a process of its own, which can be killed and started again at the same address."""
 
     def __init__(self) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = int(free.getsockname()[1])
+        self.port = free_port()
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:

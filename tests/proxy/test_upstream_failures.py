@@ -15,19 +15,13 @@ import pytest
 
 from knapcache.testing import FakeUpstream
 from tests.support.certificates import make_certificate
+from tests.support.front_proxies import free_port
 from tests.support.proxy_process import ProxyProcess
 from tests.support.raw_client import chat, exchange, message
 from tests.support.recording_upstream import RecordingUpstream, send
 from tests.support.running_proxy import RunningProxy
 
 ADMIN = {"authorization": "Bearer the-admin-token-of-this-test"}
-
-
-@pytest.fixture(scope="module")
-def free_port() -> int:
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        return int(closed.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
@@ -64,11 +58,11 @@ def provider() -> Iterator[FakeUpstream]:
 
 @pytest.fixture(scope="module")
 def proxy(
-    tmp_path_factory: pytest.TempPathFactory, free_port: int, tls_port: int, silent_port: int, provider: FakeUpstream
+    tmp_path_factory: pytest.TempPathFactory, tls_port: int, silent_port: int, provider: FakeUpstream
 ) -> Iterator[RunningProxy]:
     """A proxy with one upstream for each way to fail, selected by the model."""
     urls = {
-        "refused": f"http://127.0.0.1:{free_port}/v1",
+        "refused": f"http://127.0.0.1:{free_port()}/v1",
         "nameless": "http://no-such-host.invalid/v1",
         "untrusted": f"https://127.0.0.1:{tls_port}/v1",
         "silent": f"http://127.0.0.1:{silent_port}/v1",

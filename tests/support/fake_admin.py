@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import math
 import secrets
-import socket
 import threading
 import time
-from types import SimpleNamespace, TracebackType
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, Self
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
-from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from knapcache.features.prefix.feature import prefix_summary
@@ -29,18 +27,19 @@ from knapcache.features.semantic.admin import SemanticAdmin, TierReports
 from knapcache.features.semantic.event import RecentMatches
 from knapcache.features.semantic.totals import SemanticTotals
 from knapcache.proxy.admin.pages import Pages, feature_panels, panel_row
+from knapcache.proxy.events.upstream_health import UpstreamHealth
+from knapcache.proxy.events.usage import NUMBERS, WHOLE, UsageRow
 from knapcache.proxy.http.asgi_request import RequestRejected
 from knapcache.proxy.settings import Settings
+from tests.support.front_proxies import free_port
 from tests.support.semantic_control import LearnerControl
 from tests.support.timing import wait_until
 
 TOKEN = "the-admin-token"
+UPSTREAMS = Settings(upstreams=[{"name": "openai", "url": "http://127.0.0.1:9/v1"}]).upstreams
 STEPS = {"hour": (60, 60), "day": (60, 1440), "month": (3600, 720), "all": (86400, 45)}
-COUNTS = (
-    "requests", "hits", "similar", "coalesced", "stale", "misses", "bypasses", "passthrough", "failed", "bytes_saved",
-    "tokens_spent", "tokens_saved", "priced", "unpriced", "evictions",
-)  # fmt: skip
-COSTS = ("usd_spent", "usd_saved", "usd_estimated", "seconds_spent", "seconds_saved", "cost_spent", "cost_saved")
+SHADOWS = {"lru": 0.72, "gdsf-cost": 0.9, "adaptive@2x": 1.12}
+"""What other policies would have saved, as a share of what was saved."""
 
 
 DETAIL: dict[str, Any] = {
@@ -60,36 +59,53 @@ DETAIL: dict[str, Any] = {
 
 def row(hits: int = 0, misses: int = 0, each: float = 0.01) -> dict[str, Any]:
     """Return a usage row of requests that each cost `each`."""
-    usage: dict[str, Any] = dict.fromkeys(COUNTS, 0) | dict.fromkeys(COSTS, 0.0)
-    total = each * (hits + misses)
-    usage |= {"requests": hits + misses, "hits": hits, "misses": misses}
-    usage |= {
-        "usd_spent": each * misses,
-        "usd_saved": each * hits,
-        "cost_spent": each * misses,
-        "cost_saved": each * hits,
-    }
-    usage |= {"seconds_spent": 2.0 * misses, "seconds_saved": 2.0 * hits, "priced": hits + misses}
-    usage |= {"tokens_spent": 300 * misses, "tokens_saved": 300 * hits, "evictions": misses // 2}
-    saved = each * hits
-    usage["would"] = {
-        "none": total,
-        "lru": total - 0.72 * saved,
-        "gdsf-cost": total - 0.9 * saved,
-        "adaptive@2x": total - 1.12 * saved,
-    }
-    return usage
+    spent, saved = each * misses, each * hits
+    return UsageRow(
+        requests=hits + misses,
+        hits=hits,
+        misses=misses,
+        usd_spent=spent,
+        usd_saved=saved,
+        cost_spent=spent,
+        cost_saved=saved,
+        seconds_spent=2.0 * misses,
+        seconds_saved=2.0 * hits,
+        tokens_spent=300 * misses,
+        tokens_saved=300 * hits,
+        priced=hits + misses,
+        evictions=misses // 2,
+        shadows={name: share * saved for name, share in SHADOWS.items()},
+    ).report()
 
 
 def add(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the sum of usage rows."""
     total = row()
     for one in rows:
-        for name in (*COUNTS, *COSTS):
+        for name in NUMBERS:
             total[name] += one[name]
         for name, cost in one["would"].items():
             total["would"][name] += cost
     return total
+
+
+def plan_result(**changes: Any) -> dict[str, Any]:
+    """Return a finished capacity plan."""
+    rows = [
+        {"policy": policy, "capacity": 4_000_000 * 2**k, "saved": share * 5 * k, "price": None}
+        for policy, share in (("adaptive", 1.0), ("lru", 0.8))
+        for k in range(9)
+    ]
+    advice = {"policy": "adaptive", "capacity": 300_000_000, "saved": 34.0, "at_knee": True}
+    result = {"rows": rows, "recommended": advice, "largest_saving": 40.0, "total_cost": 90.0, "requests": 5000}
+    result |= {"span": "6 seconds", "projection": {"per_day": None, "method": "No projection: too short."}} | changes
+    return {"state": "done", "seconds": 12.0, "amounts": {"unit": "usd", "factor": 1.0}, "result": result}
+
+
+def audit_record(action: str, status: int | None = 200, **fields: Any) -> dict[str, Any]:
+    who = {"name": "admin", "role": "operator", "address": "127.0.0.1", "session": "", "parameters": {}}
+    made = who | {"id": action, "time": "2026-01-01T00:00:00.000Z", "action": action, "status": status}
+    return made | {"result": None, "skipped": 0} | fields
 
 
 class FakeAdmin:
@@ -100,9 +116,7 @@ class FakeAdmin:
         self.panels = feature_panels()
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
 
     def reset(self) -> None:
@@ -122,22 +136,7 @@ class FakeAdmin:
         self.entries: list[dict[str, Any]] = []
         self.requests: list[dict[str, Any]] = []
         self.serial = 0
-        self.upstreams: list[dict[str, Any]] = [
-            {
-                "name": "openai",
-                "state": "ok",
-                "calls": 0,
-                "errors": 0,
-                "failing_since": None,
-                "reason": "",
-                "failed": 0,
-                "last_failure": None,
-                "failing_now": False,
-                "fallback": "",
-                "health": "healthy",
-                "open_until": None,
-            }
-        ]
+        self.upstreams = UpstreamHealth(UPSTREAMS).report()
         self.engine: dict[str, Any] | None = None
         """State of the server of a shared store."""
         self.proxies: list[dict[str, Any]] = []
@@ -180,16 +179,9 @@ class FakeAdmin:
             self.serial += 1
             minute = int(now // 60) * 60
             self.points[minute] = add([self.points.get(minute, row()), row(int(hit), int(not hit), usd)])
-            line = {
-                "serial": self.serial,
-                "time": now,
-                "tenant": "support",
-                "model": model,
-                "outcome": outcome,
-                "usd": usd,
-            }
+            line = {"serial": self.serial, "time": now, "tenant": "support", "model": model, "outcome": outcome}
             line |= {"endpoint": "chat/completions", "status": 502 if outcome == "failed" else 200, "stream": False}
-            line |= {"seconds": 0.0008 if hit else 1.84, "ttfb": 0.0006 if hit else 0.42, "cost": usd}
+            line |= {"seconds": 0.0008 if hit else 1.84, "ttfb": 0.0006 if hit else 0.42, "cost": usd, "usd": usd}
             line |= {"size": 900, "upstream_seconds": 1.8, "upstream": "openai", "saved": hit}
             line |= {"tokens": 300, "error": "", "route": "", "usd_estimated": 0.0}
             line["key"] = self.entries[self.serial % len(self.entries)]["key"] if self.entries else ""
@@ -235,8 +227,8 @@ class FakeAdmin:
         shares = [0.55, 0.25, 0.15, 0.05]
 
         def part(share: float) -> dict[str, Any]:
-            scaled = {name: int(total[name] * share) for name in COUNTS} | {name: total[name] * share for name in COSTS}
-            return scaled | {"would": {}}
+            scaled = {name: total[name] * share for name in NUMBERS}
+            return scaled | {name: int(scaled[name]) for name in WHOLE} | {"would": {}}
 
         named = total["requests"] > 0
         models = [
@@ -373,46 +365,36 @@ class FakeAdmin:
                 return await self._semantic(path, dict(request.query_params), body)
             return self._answer(method, path, dict(request.query_params), body)
 
-        async def home(_: Request) -> Response:
-            return RedirectResponse("/dashboard")
-
         return Starlette(
             routes=[
-                Route("/", home),
                 Route("/dashboard{path:path}", Pages(self.panels).serve),
                 Route("/admin/v1/{path:path}", answer, methods=["GET", "POST", "DELETE"]),
-            ],
-            middleware=[Middleware(BaseHTTPMiddleware, dispatch=add_security_headers)],
+            ]
         )
 
     def _answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Response:
-        if path == "session":
-            return JSONResponse(self.session())
-        if path == "audit":
-            return JSONResponse({"rows": self.audit[-int(query["limit"]) :][::-1]})
-        if path == "panels":
-            rows = [panel_row(spec, on=spec.name in self.on).model_dump() for spec, _ in self.panels]
-            return JSONResponse({"rows": rows})
-        if path == "tokens":
-            return JSONResponse({"rows": self.tokens})
-        if path == "limits":
-            return JSONResponse({"rows": self.limits, "alone": ""})
-        if path == "proxies":
-            return JSONResponse({"engine": self.engine, "rows": self.proxies, "ended": 0, "ignored": 0})
-        if path == "summary":
-            return JSONResponse(self.summary())
-        if path == "history":
-            return JSONResponse(self.history(query["span"]))
-        if path == "entries":
-            return JSONResponse(self.find(query))
+        plain: dict[str, Callable[[], dict[str, Any]]] = {
+            "session": self.session,
+            "audit": lambda: {"rows": self.audit[-int(query["limit"]) :][::-1]},
+            "panels": lambda: {"rows": [panel_row(one, on=one.name in self.on).model_dump() for one, _ in self.panels]},
+            "tokens": lambda: {"rows": self.tokens},
+            "limits": lambda: {"rows": self.limits, "alone": ""},
+            "proxies": lambda: {"engine": self.engine, "rows": self.proxies, "ended": 0, "ignored": 0},
+            "summary": self.summary,
+            "history": lambda: self.history(query["span"]),
+            "entries": lambda: self.find(query),
+            "purge": lambda: self.purge(body),
+            "snapshot": dict,
+            "logout": dict,
+        }
+        if path in plain:
+            return JSONResponse(plain[path]())
         if path == "requests":
             later = [line for line in self.requests if line["serial"] > int(query["after"])]
             return JSONResponse({"serial": self.serial, "rows": later[-int(query["limit"]) :]})
         if path.startswith("requests/"):
             line = next((one for one in self.requests if one["serial"] == int(path.removeprefix("requests/"))), None)
             return problem(404, "no such request") if line is None else JSONResponse(line | DETAIL)
-        if path == "purge":
-            return JSONResponse(self.purge(body))
         if path == "plan":
             return JSONResponse(self.plan, status_code=202 if method == "POST" else 200)
         if path.startswith("entries/"):
@@ -427,7 +409,7 @@ class FakeAdmin:
                 "answer": "A knapsack.",
             }
             return JSONResponse(entry | (content if self.show_content else {}))
-        return JSONResponse({}) if path in ("snapshot", "logout") else problem(404, "no such route")
+        return problem(404, "no such route")
 
     def start(self) -> None:
         config = uvicorn.Config(self.app(), host="127.0.0.1", port=self.port, log_level="error", lifespan="off")
@@ -448,19 +430,10 @@ class FakeAdmin:
         self.start()
         return self
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 
 def problem(status: int, message: str, kind: str = "error") -> Response:
     """Return an error response of the admin API."""
     return JSONResponse({"error": {"message": message, "type": kind}}, status_code=status)
-
-
-async def add_security_headers(request: Request, call_next: RequestResponseEndpoint) -> Response:
-    """Add the security headers of the real server."""
-    response = await call_next(request)
-    response.headers["x-content-type-options"] = "nosniff"
-    return response

@@ -86,18 +86,6 @@ def test_doubling_compares_twice_the_capacity_with_the_current_one() -> None:
         assert "less than a day" in found["doubling"]["method"]
 
 
-def test_more_capacity_is_worth_nothing_while_nothing_was_evicted() -> None:
-    with AdminHarness(shadows=("lru@2x",)) as harness:
-        for _ in range(3):
-            for name in range(20):
-                harness.request(name)
-        with harness.client() as client:
-            found = client.get(f"{API}/summary").json()
-        assert found["all"]["evictions"] == 0
-        assert found["all"]["cost_saved"] > 0
-        assert (found["price_per_mb"], found["doubling"]["saves"]) == (0.0, 0.0)
-
-
 @pytest.mark.parametrize(("span", "points"), [("hour", 60), ("day", 288), ("month", 124), ("all", 1)])
 def test_history_sums_to_the_total(harness: AdminHarness, client: TestClient, span: str, points: int) -> None:
     for name in (1, 1, 2):

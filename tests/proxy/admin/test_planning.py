@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from asyncio.subprocess import Process
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -99,13 +100,26 @@ async def test_a_failed_plan_gives_the_reason_and_another_can_start(tmp_path: Pa
     await finish(planner)
 
 
+Replace = Callable[[str], None]
+
+
 @pytest.fixture
-def sleeping_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Process]:
+def replace_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Replace:
+    """Replace the plan command by a shell script."""
+
+    def replace(script: str) -> None:
+        program = tmp_path / "plan"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(program))
+
+    return replace
+
+
+@pytest.fixture
+def sleeping_plan(replace_plan: Replace, monkeypatch: pytest.MonkeyPatch) -> list[Process]:
     """Replace the plan command by `sleep`, and return the list of its processes."""
-    program = tmp_path / "sleeping"
-    program.write_text("#!/bin/sh\nexec sleep 60\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(program))
+    replace_plan("exec sleep 60")
     processes: list[Process] = []
     create = asyncio.create_subprocess_exec
 
@@ -139,11 +153,8 @@ async def test_a_plan_has_a_low_priority_and_is_killed_with_the_proxy(
     await planner.close()
 
 
-async def test_output_that_is_not_json_fails_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = tmp_path / "wrong"
-    program.write_text("#!/bin/sh\necho no json\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(program))
+async def test_output_that_is_not_json_fails_the_plan(tmp_path: Path, replace_plan: Replace) -> None:
+    replace_plan("echo no json")
     planner = Planner(tmp_path)
     planner.start(DOLLARS)
     assert (await finish(planner))["state"] == "failed"
@@ -168,13 +179,10 @@ def test_the_time_left_is_estimated_from_all_rounds_but_the_first() -> None:
     assert (progress.share, progress.remaining(20.0)) == (1.0, 0.0)
 
 
-async def test_the_progress_of_the_child_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program, go_on = tmp_path / "planning", tmp_path / "go on"
+async def test_the_progress_of_the_child_is_reported(tmp_path: Path, replace_plan: Replace) -> None:
+    go_on = tmp_path / "go on"
     lines = "\n".join(f'echo \'{{"done": {k}, "total": 10}}\' >&2' for k in (0, 1, 2, 5))
-    wait = f"while [ ! -e '{go_on}' ]; do sleep 0.02; done"
-    program.write_text(f"#!/bin/sh\n{lines}\n{wait}\necho '{{}}'\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(program))
+    replace_plan(f"{lines}\nwhile [ ! -e '{go_on}' ]; do sleep 0.02; done\necho '{{}}'")
     planner = Planner(tmp_path)
     planner.start(DOLLARS)
     await async_wait_until(lambda: planner.status().progress >= 0.5)

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.support.browser import Tab, dollars, open_view, poll_now, visit, wait_for_data
-from tests.support.fake_admin import TOKEN, FakeAdmin
+from tests.support.fake_admin import TOKEN, FakeAdmin, audit_record, plan_result
 from tests.support.semantic_control import LearnerControl
 from tests.support.timing import wait_until
 
@@ -392,17 +392,8 @@ def test_the_chart_has_spans_and_steps(browser: Browser, admin: FakeAdmin) -> No
 
 @pytest.mark.long
 def test_the_capacity_plan_is_drawn(page: Page, admin: FakeAdmin) -> None:
-    rows = [
-        {"policy": policy, "capacity": 4_000_000 * 2**k, "saved": share * 5 * k, "price": None}
-        for policy, share in (("adaptive", 1.0), ("lru", 0.8))
-        for k in range(9)
-    ]
-    advice = {"policy": "adaptive", "capacity": 300_000_000, "saved": 34.0, "at_knee": True}
-    result = {"rows": rows, "recommended": advice, "largest_saving": 40.0, "total_cost": 90.0, "requests": 5000}
-    short = {"span": "6 seconds", "projection": {"per_day": None, "method": "No projection: the log spans 6 seconds."}}
     per_day = {"per_day": 17.0, "per_day_low": 12.0, "per_day_high": 22.0, "method": "95 % confidence interval."}
-    long = {"span": "2 days", "projection": per_day}
-    done = {"state": "done", "seconds": 12.0, "amounts": {"unit": "usd", "factor": 1.0}}
+    long = plan_result(span="2 days", projection=per_day)
     open_view(page, "savings")
     page.wait_for_load_state("networkidle")  # the page has fetched the idle plan
     running = {"state": "running", "result": None, "seconds": 3.0, "remaining": None}
@@ -413,20 +404,20 @@ def test_the_capacity_plan_is_drawn(page: Page, admin: FakeAdmin) -> None:
     admin.plan = running | {"progress": 0.3, "remaining": 7.2}
     expect(page.locator("#plan-note")).to_have_text("Replaying: 30 %, about 8 s left")
     expect(page.locator("#plan-progress")).to_have_attribute("value", "0.3")
-    admin.plan = done | {"result": result | short}
+    admin.plan = plan_result()
     expect(page.locator("#plan-result")).to_contain_text(
         "300 MB for entries would have saved $34.00 in the 6 seconds of this log, 85 % of what unlimited capacity"
     )
-    expect(page.locator("#plan-result")).to_contain_text("No projection: the log spans 6 seconds.")
+    expect(page.locator("#plan-result")).to_contain_text("No projection: too short.")
     assert "per day" not in page.inner_text("#plan-result")
     expect(page.locator("#plan-progress")).to_be_hidden()
     expect(page.locator("#plan-result .curve")).to_have_count(2)
-    admin.plan = done | {"result": result | long}
+    admin.plan = long
     page.click("#plan")
     expect(page.locator("#plan-result")).to_contain_text(
         "Projected: $17.00 (between $12.00 and $22.00) per day, $510.00 (between $360.00 and $660.00) per 30 days."
     )
-    admin.plan = done | {"amounts": {"unit": "share", "factor": 1.0}, "result": result | long}
+    admin.plan = long | {"amounts": {"unit": "share", "factor": 1.0}}
     page.click("#plan")
     expect(page.locator("#plan-result")).to_contain_text("would have saved 38 % of the cost in the 2 days")
     assert "$" not in page.inner_text("#plan-result")
@@ -533,12 +524,6 @@ def test_every_control_has_an_accessible_name(page: Page, tab: Tab, admin: FakeA
     assert nameless == []
     ids = page.evaluate("[...document.querySelectorAll('[id]')].map((one) => one.id)")
     assert len(ids) == len(set(ids))
-
-
-def audit_record(action: str, status: int | None = 200, **fields: Any) -> dict[str, Any]:
-    who = {"name": "admin", "role": "operator", "address": "127.0.0.1", "session": "", "parameters": {}}
-    made = who | {"id": action, "time": "2026-01-01T00:00:00.000Z", "action": action, "status": status}
-    return made | {"result": None, "skipped": 0} | fields
 
 
 def test_operators_see_admin_actions(page: Page, admin: FakeAdmin) -> None:

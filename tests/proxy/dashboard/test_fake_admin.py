@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -41,23 +41,20 @@ PATHS: dict[str, type[models.ResponseModel]] = {
 }
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_responses_fit_the_models_of_the_real_api(path: str) -> None:
-    with FakeAdmin() as admin, httpx.Client(base_url=f"{admin.url}/admin/v1") as client:
-        admin.tier = LearnerControl()
-        admin.fill(5, days=0.01)
-        for outcome in ("hit", "miss", "passthrough", "failed"):
-            admin.traffic(outcome)
+@pytest.fixture
+def client(server: FakeAdmin) -> Iterator[httpx.Client]:
+    server.reset()
+    server.tier = LearnerControl()
+    server.fill(5, days=0.01)
+    for outcome in ("hit", "miss", "passthrough", "failed"):
+        server.traffic(outcome)
+    with httpx.Client(base_url=f"{server.url}/admin/v1") as client:
         client.headers["x-csrf-token"] = client.post("/login", json={"token": TOKEN}).json()["csrf"]
-        body: dict[str, Any] = client.get(path).json()
-    PATHS[path].model_validate(body)
+        yield client
 
 
-def test_an_entry_fits_the_model_of_the_real_api() -> None:
-    with FakeAdmin() as admin, httpx.Client(base_url=f"{admin.url}/admin/v1") as client:
-        admin.fill(1, days=0.01)
-        client.headers["x-csrf-token"] = client.post("/login", json={"token": TOKEN}).json()["csrf"]
-        body = client.get(f"/entries/{admin.entries[0]['key']}").json()
-        purged = client.post("/purge", json={"all": True}, headers={"x-csrf-token": admin.csrf}).json()
-    models.EntryWithContent.model_validate(body)
-    assert models.Purged.model_validate(purged).purged == 1
+def test_responses_fit_the_models_of_the_real_api(server: FakeAdmin, client: httpx.Client) -> None:
+    for path, model in PATHS.items():
+        model.model_validate(client.get(path).json())
+    models.EntryWithContent.model_validate(client.get(f"/entries/{server.entries[0]['key']}").json())
+    assert models.Purged.model_validate(client.post("/purge", json={"all": True}).json()).purged == 5

@@ -19,7 +19,7 @@ from tests.features.prefix.prefix_events import prefix_event
 from tests.features.semantic.semantic_events import semantic_event
 from tests.support.browser import Tab, open_view, poll_now, visit, wait_for_data
 from tests.support.events import event
-from tests.support.fake_admin import FakeAdmin
+from tests.support.fake_admin import FakeAdmin, audit_record, plan_result
 from tests.support.semantic_control import LearnerControl
 
 CORE = ["", "entries", "requests", "savings"]
@@ -77,24 +77,8 @@ def busy(admin: FakeAdmin) -> None:
         for tariff in ("anthropic", "openai-5.6"):
             prefix = prefix_event(tariff=tariff, own_marks=False, bills=BILLS, rule="learned-alone")
             admin.prefix.count(event("miss", time=time.time(), upstream=tariff, prefix=prefix))
-    record: dict[str, Any] = {
-        "name": "admin",
-        "role": "operator",
-        "address": "127.0.0.1",
-        "session": "",
-        "parameters": {},
-    }
-    record |= {"time": "2026-01-01T00:00:00.000Z", "action": "login", "status": 200, "result": None, "skipped": 0}
-    admin.audit = [record | {"id": str(k)} for k in range(30)]
-    rows = [
-        {"policy": policy, "capacity": 4_000_000 * 2**k, "saved": 5.0 * k, "price": None}
-        for policy in ("adaptive", "lru")
-        for k in range(9)
-    ]
-    advice = {"policy": "adaptive", "capacity": 300_000_000, "saved": 34.0, "at_knee": True}
-    result = {"rows": rows, "recommended": advice, "largest_saving": 40.0, "total_cost": 90.0, "requests": 5000}
-    result |= {"span": "2 days", "projection": {"per_day": None, "method": "No projection."}}
-    admin.plan |= {"state": "done", "seconds": 12.0, "amounts": {"unit": "usd", "factor": 1.0}, "result": result}
+    admin.audit = [audit_record("login", id=str(k)) for k in range(30)]
+    admin.plan |= plan_result(span="2 days")
 
 
 @pytest.fixture

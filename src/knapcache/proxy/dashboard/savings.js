@@ -26,7 +26,7 @@ const sorted = (list) => [...list].sort((a, b) => cost(b) - cost(a) || b.request
 
 /** Dollars that limits count in addition, because the cost of some calls is not known. */
 const estimated = (row) => row.usd_estimated > 0
-  ? h("small", { class: "price", title: "Calls without a usage that can be billed. Limits count this estimate for them" }, `and ${usd(row.usd_estimated)} estimated`) : null;
+  ? h("small", { title: "Calls without a usage that can be billed. Limits count this estimate for them" }, `and ${usd(row.usd_estimated)} estimated`) : null;
 
 /** The tables of models and tenants. */
 const usageTable = (id, title, first, fourth) => new TableCard(id, title,
@@ -105,7 +105,7 @@ function drawPolicies(list, total) {
 function price(row) {
   if (!PRICE[row.price] || !shown.asksPrices) return null;
   const [text, title] = PRICE[row.price];
-  return h("small", { class: "price", title }, text);
+  return h("small", { title }, text);
 }
 
 function size(row, storage) {

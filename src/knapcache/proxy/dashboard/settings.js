@@ -60,7 +60,7 @@ function drawProxies(table, place, { engine, rows, ended, ignored }, now) {
   place.replaceChildren(dot({ ok: "good", "read-only": "fair" }[engine.state] ?? "bad"),
     problem ? `${engine.place} ${problem}: ${engine.reason}. The numbers on this page are those of this proxy.` : engine.place);
   table.draw(rows, (row) => [
-    cell([row.host, row.this && h("small", { class: "price" }, "this page"), row.workers > 1 && h("small", { class: "price" }, `${count(row.workers)} workers`)], "model", row.id),
+    cell([row.host, row.this && h("small", {}, "this page"), row.workers > 1 && h("small", {}, `${count(row.workers)} workers`)], "model", row.id),
     cell(row.version, "model hide-small"), cell(age(now - row.started), "", `since ${moment(row.started)}`), cell(count(row.requests), ""), cell(row.owner ? "owner" : "–")],
   { key: (row) => row.id, also: rows.map((row) => age(now - row.started)) });
 }
