@@ -45,48 +45,34 @@ def outcome(sdk: openai.OpenAI, model: str = "gpt-4o-mini", text: str = "hi", mo
     return str(response.headers["x-knapcache"])
 
 
-def test_requests_without_a_route_are_cached_as_ever(sdk: openai.OpenAI) -> None:
-    assert [outcome(sdk) for _ in range(3)] == ["miss", "hit", "hit"]
+PRIVATE = {"metadata": {"private": "yes"}, "store": True}
+O3 = {"model": "o3-mini"}
 
 
-def test_refresh_fetches_each_time_and_stores(sdk: openai.OpenAI, upstream: FakeUpstream) -> None:
-    assert [outcome(sdk, mode="fresh") for _ in range(2)] == ["miss", "miss"]
-    assert upstream.count() == 2
-
-
-def test_off_bypasses_the_cache(sdk: openai.OpenAI) -> None:
-    private: Any = {"metadata": {"private": "yes"}, "store": True}
-    assert [outcome(sdk, **private) for _ in range(2)] == ["bypass", "bypass"]
-    assert [outcome(sdk, metadata={"private": "no"}) for _ in range(2)] == ["miss", "hit"]
-
-
-def test_read_only_stores_nothing_and_serves_what_is_stored(sdk: openai.OpenAI) -> None:
-    assert [outcome(sdk, "gpt-4o") for _ in range(2)] == ["miss", "miss"]
-
-
-def test_a_high_temperature_bypasses(sdk: openai.OpenAI) -> None:
-    assert [outcome(sdk, "o3-mini", temperature=0.9) for _ in range(2)] == ["bypass", "bypass"]
-    assert [outcome(sdk, "o3-mini", temperature=0.1) for _ in range(2)] == ["miss", "hit"]
-
-
-def test_a_namespace_separates_entries(sdk: openai.OpenAI) -> None:
-    assert [outcome(sdk, text="n"), outcome(sdk, text="n", mode="apart"), outcome(sdk, text="n", mode="apart")] == [
-        "miss",
-        "miss",
-        "hit",
-    ]
+@pytest.mark.parametrize(
+    ("requests", "outcomes"),
+    [
+        ([{}] * 3, "miss hit hit"),
+        ([{"mode": "fresh"}] * 2, "miss miss"),
+        ([PRIVATE, PRIVATE, *[{"metadata": {"private": "no"}}] * 2], "bypass bypass miss hit"),
+        ([{"model": "gpt-4o"}] * 2, "miss miss"),
+        ([*[O3 | {"temperature": 0.9}] * 2, *[O3 | {"temperature": 0.1}] * 2], "bypass bypass miss hit"),
+        ([{}, {"mode": "apart"}, {"mode": "apart"}], "miss miss hit"),
+        ([{}, {}, {}, {"mode": "fresh"}, {}], "miss hit hit miss hit"),
+    ],
+    ids=["no route", "refresh", "off", "read-only", "temperature", "namespace", "not served by its bytes"],
+)
+def test_a_route_decides_on_the_use_of_the_cache(
+    sdk: openai.OpenAI, upstream: FakeUpstream, requests: list[dict[str, Any]], outcomes: str
+) -> None:
+    assert [outcome(sdk, **request) for request in requests] == outcomes.split()
+    assert upstream.count() == outcomes.count("miss") + outcomes.count("bypass")
 
 
 def test_a_route_has_its_own_time_to_live(sdk: openai.OpenAI) -> None:
     assert outcome(sdk, "gpt-3.5-turbo") == "miss"
     time.sleep(0.1)
     assert outcome(sdk, "gpt-3.5-turbo") == "miss"
-
-
-def test_a_known_request_with_a_header_of_a_route_is_not_served_by_its_bytes(sdk: openai.OpenAI) -> None:
-    assert [outcome(sdk, text="k") for _ in range(3)] == ["miss", "hit", "hit"]
-    assert outcome(sdk, text="k", mode="fresh") == "miss"
-    assert outcome(sdk, text="k") == "hit"
 
 
 def test_responses_and_recent_requests_name_their_route(proxy: RunningProxy, sdk: openai.OpenAI) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,8 @@ from typing import Any, NamedTuple
 
 from knapcache.errors import InvalidInput
 from knapcache.proxy.events.events import Event
-from knapcache.proxy.events.feature_sums import FeatureTotals
+from knapcache.proxy.events.feature_sums import FeatureTotals, add_numbers
+from knapcache.proxy.events.usage import NUMBERS, UsageRow
 
 ROWS = ("models", "tenants", "minutes", "hours", "days")
 
@@ -54,8 +56,7 @@ class SampleTotals(FeatureTotals):
         self.noted += note.number
 
     def add(self, other: SampleTotals) -> None:
-        self.requests += other.requests
-        self.noted += other.noted
+        add_numbers(self, other, ("requests", "noted"))
 
     def __bool__(self) -> bool:
         return bool(self.requests or self.noted)
@@ -68,6 +69,14 @@ class SampleTotals(FeatureTotals):
         if not isinstance(value, dict) or value.keys() != {"requests", "noted"}:
             raise InvalidInput("sums of samples must have two numbers")
         return cls(**value)
+
+
+def same_usage(a: UsageRow, b: UsageRow) -> bool:
+    """Return whether two rows have the same numbers, up to rounding errors."""
+    names = {*a.would(), *b.would()}
+    pairs = [(getattr(a, name), getattr(b, name)) for name in NUMBERS]
+    pairs += [(a.would().get(name, 0.0), b.would().get(name, 0.0)) for name in names]
+    return all(math.isclose(x, y, rel_tol=1e-9, abs_tol=1e-9) for x, y in pairs)
 
 
 class EventList(list[Event]):

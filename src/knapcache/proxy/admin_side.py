@@ -6,26 +6,21 @@ import asyncio
 import contextlib
 import socket
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
 
-from knapcache.cache.internal import InternalCache
 from knapcache.proxy.admin.app import admin_app
 from knapcache.proxy.admin.audit import AuditLog
 from knapcache.proxy.admin.context import AdminContext
 from knapcache.proxy.admin.shared_sessions import SharedSessions
 from knapcache.proxy.admin.tokens import AdminTokens
-from knapcache.proxy.events.events import EventBuffer
 from knapcache.proxy.events.pipeline import EventPipeline
 from knapcache.proxy.events.published import MergedHealth, MergedHistory, MergedRecent, PublishedProxies, SharedProxies
 from knapcache.proxy.events.publisher import ProxyPublisher
-from knapcache.proxy.features import Features
+from knapcache.proxy.features import ProxyContext
 from knapcache.proxy.http.auth import Authenticator
-from knapcache.proxy.settings import Settings
 from knapcache.proxy.settings.secrets import proxy_id
-from knapcache.proxy.storage import Storage
 from knapcache.store.redis.store import RedisStore
 from knapcache.store.redis.urls import shown_url
 from knapcache.threads import run_with_deadline
@@ -37,26 +32,21 @@ CLOSE_SECONDS = 2.0
 class SharedStoreMember:
     """Publishes for this proxy, in the process that has its event pipeline."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        folder: Path,
-        store: RedisStore,
-        cache: InternalCache,
-        pipeline: EventPipeline,
-        started: float,
-    ) -> None:
-        address = settings.store_address
+    def __init__(self, context: ProxyContext, store: RedisStore, pipeline: EventPipeline, started: float) -> None:
+        settings, address = context.settings, context.settings.store_address
         assert address is not None
+        assert context.folder is not None
         identity = {
-            "id": proxy_id(folder),
+            "id": proxy_id(context.folder),
             "host": socket.gethostname()[:255] or "unknown",
             "release": version("knapcache"),
             "started": started,
             "workers": settings.workers,
         }
         history, recent, health = pipeline.history, pipeline.recent, pipeline.upstream_health
-        self._publisher = ProxyPublisher(store.documents, identity, history, recent, health, owner=lambda: cache.owner)
+        self._publisher = ProxyPublisher(
+            store.documents, identity, history, recent, health, owner=lambda: context.cache.owner
+        )
         others = PublishedProxies(store.documents, str(identity["id"]), history.totals)
         self.admin_fields: dict[str, Any] = {
             "history": MergedHistory(history, others),
@@ -79,42 +69,41 @@ class AdminSide:
 
     def __init__(
         self,
-        settings: Settings,
-        admin_token: str,
-        storage: Storage,
+        context: ProxyContext,
         pipeline: EventPipeline,
-        events: EventBuffer,
         authenticator: Authenticator,
+        admin_token: str,
+        *,
         started: float,
-        features: Features,
+        memory_fallback: bool,
     ) -> None:
-        self.tokens = AdminTokens(settings, storage.folder, admin_token)
+        settings, store = context.settings, context.shared_store
+        self.tokens = AdminTokens(settings, context.folder, admin_token)
         self._member: SharedStoreMember | None = None
         fields: dict[str, Any] = {
             "history": pipeline.history,
             "recent": pipeline.recent,
             "upstream_health": pipeline.upstream_health,
         }
-        if storage.shared is not None:
-            assert storage.folder is not None
-            storage.shared.may_own = True
-            self._member = SharedStoreMember(settings, storage.folder, storage.shared, storage.cache, pipeline, started)
+        if store is not None:
+            store.may_own = True
+            self._member = SharedStoreMember(context, store, pipeline, started)
             fields |= self._member.admin_fields
-            fields["sessions"] = SharedSessions(self.tokens, storage.shared.documents, storage.secret)
-        audit_folder = storage.folder if settings.audit_log else None
+            fields["sessions"] = SharedSessions(self.tokens, store.documents, context.secret)
+        audit_folder = context.folder if settings.audit_log else None
         self.app: Starlette = admin_app(
             AdminContext(
                 settings=settings,
                 tokens=self.tokens,
                 audit=AuditLog(audit_folder, settings.audit_log_bytes),
                 started=started,
-                cache=storage.cache,
-                memory_fallback=storage.memory_fallback,
+                cache=context.cache,
+                memory_fallback=memory_fallback,
                 authenticator=authenticator,
-                flush_events=events.flush,
+                flush_events=context.events.flush,
                 metrics=pipeline.metrics,
                 request_log=None if pipeline.request_log is None else pipeline.request_log.path,
-                features=features,
+                features=context.features,
                 **fields,
             )
         )

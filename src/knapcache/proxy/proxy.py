@@ -113,14 +113,12 @@ class Proxy:
         if storage.memory_fallback:
             self.features.context.notify("store_fallback", path=str(settings.cache_file))
         self._admin = AdminSide(
-            settings,
-            self.admin_token,
-            storage,
+            self.features.context,
             pipeline,
-            self.events,
             self.authenticator,
-            self.started,
-            self.features,
+            self.admin_token,
+            started=self.started,
+            memory_fallback=storage.memory_fallback,
         )
         if settings.workers > 1:
             assert storage.folder is not None

@@ -1,4 +1,7 @@
-"""Authentication of the admin API: token, sessions, CSRF, hosts, origins and rate limits."""
+"""Authentication of the admin API: token, sessions, CSRF, hosts, origins and rate limits.
+
+tests/attacks/test_admin.py asks a running proxy for every route with wrong credentials, and from other origins.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from knapcache.proxy.settings import Settings
 from tests.support.admin_context import BASE, TOKEN, AdminHarness
 from tests.support.clock import Clock
 
-PROTECTED = [route for route in ROUTES if route.access != "public"]
+PROTECTED = [route for route in ROUTES if route.access != "public" and route.name != "logout"]
 
 
 @pytest.fixture(scope="module")
@@ -173,9 +176,7 @@ def test_the_session_cookie_is_http_only_and_same_site(client: TestClient, harne
         assert secure.get(f"{ROOT}/session", headers=headers).status_code == 200
 
 
-@pytest.mark.parametrize(
-    "route", [route for route in PROTECTED if route.name != "logout"], ids=lambda route: route.name
-)
+@pytest.mark.parametrize("route", PROTECTED, ids=lambda route: route.name)
 def test_every_route_needs_the_csrf_token_of_its_session(client: TestClient, route: Route) -> None:
     csrf = login(client)
     for wrong in (None, b"", csrf[:-1].encode(), csrf.encode() * 2, "é".encode()):
@@ -216,26 +217,13 @@ def test_foreign_cookies_are_ignored(client: TestClient) -> None:
     assert client.get(f"{ROOT}/session", headers=headers).status_code == 200
 
 
-@pytest.mark.parametrize("route", PROTECTED, ids=lambda route: route.name)
-def test_every_route_needs_credentials(client: TestClient, route: Route) -> None:
-    for headers in (
-        {},
-        {"authorization": "Bearer wrong"},
-        {"authorization": TOKEN},
-        {"authorization": f"Basic {TOKEN}"},
-        {"authorization": "Bearer"},
-        {"cookie": "knapcache-session=wrong"},
-    ):
-        found = client.request(route.method, url_of(route), headers=headers)
-        assert found.status_code == 401
-        assert "bearer" in found.headers["www-authenticate"].lower()
-        assert found.headers["cache-control"] == "no-store"
-
-
 def test_a_wrong_token_is_rejected_despite_a_valid_session(client: TestClient) -> None:
     csrf = login(client)
     headers = {"authorization": "Bearer wrong", "x-csrf-token": csrf}
-    assert client.get(f"{ROOT}/requests", headers=headers).status_code == 401
+    found = client.get(f"{ROOT}/requests", headers=headers)
+    assert found.status_code == 401
+    assert "bearer" in found.headers["www-authenticate"].lower()
+    assert found.headers["cache-control"] == "no-store"
 
 
 def test_login_and_bearer_share_the_rate_limit(harness: AdminHarness) -> None:
@@ -273,28 +261,6 @@ def test_own_hosts_are_accepted(client: TestClient, host: str) -> None:
 def test_every_host_is_accepted_with_a_star() -> None:
     with AdminHarness(allowed_hosts=["*"]) as made, made.client() as client:
         assert client.get(f"{ROOT}/openapi.json", headers={"host": "any.example"}).status_code == 200
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"origin": "https://evil.example"},
-        {"origin": "null"},
-        {"origin": ""},
-        {"origin": "http://127.0.0.1:9999"},
-        {"origin": "http://127.0.0.1:8080.evil.example"},
-        {"origin": "http://127.0.0.1:8080/path"},
-        {"origin": "http://["},
-        {"origin": "file://127.0.0.1:8080"},
-        {"sec-fetch-site": "cross-site"},
-        {"sec-fetch-site": "same-site"},
-    ],
-)
-def test_requests_from_foreign_sites_are_rejected(harness: AdminHarness, headers: dict[str, str]) -> None:
-    with harness.client() as client:
-        for method, path in [*((route.method, url_of(route)) for route in ROUTES), ("GET", "/metrics"), ("GET", "/")]:
-            found = client.request(method, path, headers=headers)
-            assert (found.status_code, found.json()["error"]["type"]) == (403, "origin_not_allowed")
 
 
 @pytest.mark.parametrize(

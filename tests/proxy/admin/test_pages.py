@@ -21,7 +21,7 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClie
     (folder / "more" / "style.css").write_text("body {}")
     (folder / "notes.txt").write_text("not for browsers")
     (tmp_path / "secret.js").write_text("outside")
-    monkeypatch.setattr(subject.Pages.__init__, "__defaults__", ((), folder))
+    monkeypatch.setattr(subject, "FOLDER", folder)
     harness = AdminHarness()
     with harness.client(headers={}) as found:
         yield found

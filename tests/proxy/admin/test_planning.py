@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from knapcache.proxy.admin import planning
 from knapcache.proxy.admin.planning import NICE, Planner, PlanProgress
 from knapcache.proxy.admin.summary_models import Amounts
 from knapcache.proxy.events.request_log import RequestLog
@@ -131,8 +132,11 @@ def sleeping_plan(replace_plan: Replace, monkeypatch: pytest.MonkeyPatch) -> lis
     return processes
 
 
-async def test_a_plan_is_killed_after_its_time_limit(tmp_path: Path, sleeping_plan: list[Process]) -> None:
-    planner = Planner(tmp_path, limit=0.2)
+async def test_a_plan_is_killed_after_its_time_limit(
+    tmp_path: Path, sleeping_plan: list[Process], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "LIMIT", 0.2)
+    planner = Planner(tmp_path)
     planner.start(DOLLARS)
     status = await finish(planner)
     assert (status["state"], status["result"]) == ("failed", {"message": "the plan took more than 0.2 s"})

@@ -5,19 +5,17 @@ from __future__ import annotations
 import time
 import tomllib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from knapcache.features.semantic.differences import FEATURES
 from knapcache.proxy.admin.pages import feature_panels
-from knapcache.proxy.feature_list import FeatureSpec
 from knapcache.proxy.settings import Settings
 from tests.features.prefix.prefix_events import prefix_event
 from tests.features.semantic.semantic_events import semantic_event
-from tests.support.browser import Tab, open_view, poll_now, visit, wait_for_data
+from tests.support.browser import Tab, open_view, poll_now, wait_for_data
 from tests.support.events import event
 from tests.support.fake_admin import FakeAdmin, audit_record, plan_result
 from tests.support.semantic_control import LearnerControl
@@ -27,19 +25,6 @@ FEATURE_VIEWS = ["limits", "content_log", "prefix", "semantic", "webhooks"]
 ALL = [*CORE, *FEATURE_VIEWS, "settings"]
 SCREENS = 2
 BILLS = {"none": 10_000.0, "last-1h": 5_800.0, "last-5m": 3_550.0, "learned": 2_300.0, "paid": 10_000.0}
-PANEL_MODULE = """
-import { h } from "/dashboard/dom.js";
-
-export function card(root) {
-  const text = root.appendChild(h("p", { class: "middle" }));
-  return ({ all }) => { text.textContent = `${all.requests} requests seen`; };
-}
-
-export const view = (root) => {
-  root.append(h("article", { class: "card" }, "A view of somebody else"));
-  return () => {};
-};
-"""
 
 
 def busy(admin: FakeAdmin) -> None:
@@ -192,26 +177,6 @@ def test_each_line_of_the_settings_turns_its_feature_on() -> None:
     for spec in specs:
         settings = Settings(**({"prefix": "off"} | tomllib.loads(spec.turn_on)))
         assert [one.name for one in specs if one.is_on(settings)] == [spec.name]
-
-
-def test_a_feature_of_another_package_adds_a_card_and_a_view(browser: Browser, tmp_path: Path) -> None:
-    module = tmp_path / "panel.js"
-    module.write_text(PANEL_MODULE)
-    spec = FeatureSpec(name="theirs", title="Theirs", feature="", is_on=lambda _: True, turn_on="theirs = true")
-    with FakeAdmin() as admin:
-        admin.stop()
-        admin.panels.append((spec, module))
-        admin.on |= {spec.name}
-        admin.start()
-        admin.fill(5, days=0.01)
-        admin.traffic("hit", 2)
-        total = admin.summary()["all"]["requests"]
-        with visit(browser, admin.login()) as page:
-            expect(page.locator("#theirs-card")).to_have_text(f"Theirs{total} requests seen")
-            page.click("#theirs-card a")
-            expect(page.locator("#theirs")).to_have_text("A view of somebody else")
-            page.reload()
-            expect(page.locator("#theirs")).to_be_visible()
 
 
 def test_webhooks_show_their_last_delivery(page: Page, tab: Tab, admin: FakeAdmin) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-import math
 import os
 import stat
 import threading
@@ -26,11 +25,11 @@ from knapcache.proxy.admin.context import AdminContext
 from knapcache.proxy.admin.overview import Overview
 from knapcache.proxy.events import history as subject
 from knapcache.proxy.events import history_file
-from knapcache.proxy.events.events import OUTCOMES, Event
+from knapcache.proxy.events.events import OUTCOMES, PAYMENT, Event, PaymentEvent
 from knapcache.proxy.events.history import MAX_FILE, History
 from knapcache.proxy.events.usage import NUMBERS, UsageRow, sum_rows
 from tests.support.clock import Clock
-from tests.support.events import SampleNote, SamplePart, SampleTotals
+from tests.support.events import SampleNote, SamplePart, SampleTotals, same_usage
 from tests.support.events import event as any_event
 from tests.support.timing import wait_until
 
@@ -45,13 +44,6 @@ def event(outcome: str = "miss", model: str = "m", tenant: str = "t", cost: floa
 
 def new_history(folder: Path | None = None, clock: Clock | None = None, **more: Any) -> History:
     return History(folder, dict, clock or Clock(NOON), more.pop("zone", UTC), **more)
-
-
-def same(a: UsageRow, b: UsageRow) -> bool:
-    names = {*a.would(), *b.would()}
-    pairs = [(getattr(a, name), getattr(b, name)) for name in NUMBERS]
-    pairs += [(a.would().get(name, 0.0), b.would().get(name, 0.0)) for name in names]
-    return all(math.isclose(x, y, rel_tol=1e-9, abs_tol=1e-9) for x, y in pairs)
 
 
 def points(history: History, span: str) -> UsageRow:
@@ -99,18 +91,18 @@ def test_the_points_of_a_span_add_up_to_what_was_consumed_in_it(
             row.count(one)
         consumed.append((clock.now, row))
     history.check()
-    assert same(points(history, "all"), history.total())
-    assert same(sum_rows(row for _, row in consumed), history.total())
-    assert same(sum_rows(history.models().values()), history.total())
-    assert same(sum_rows(history.tenants().values()), history.total())
+    assert same_usage(points(history, "all"), history.total())
+    assert same_usage(sum_rows(row for _, row in consumed), history.total())
+    assert same_usage(sum_rows(history.models().values()), history.total())
+    assert same_usage(sum_rows(history.tenants().values()), history.total())
     for span, length in (("hour", 60), ("day", 288), ("month", 124)):
         step, found = history.points(span)
         assert len(found) == length
         times = [when for when, _ in found]
         assert [b - a for a, b in itertools.pairwise(times)] == [step] * (length - 1)
         assert times[-1] <= clock.now < times[-1] + step
-        assert same(points(history, span), sum_rows(row for when, row in consumed if when >= times[0]))
-    assert same(history_file.unpack(history_file.pack(history._table)).total, history.total())
+        assert same_usage(points(history, span), sum_rows(row for when, row in consumed if when >= times[0]))
+    assert same_usage(history_file.unpack(history_file.pack(history._table)).total, history.total())
 
 
 @pytest.mark.parametrize(
@@ -228,7 +220,7 @@ def test_savings_of_shadows_are_differences_of_their_costs() -> None:
     history.poll_shadows()
     assert history.total().would() == {"none": 47.0, "lru": 19.0}
     assert [row.would().get("lru") for _, row in history.points("hour")[1][-2:]] == [3.0, 16.0]
-    assert same(points(history, "day"), history.total())
+    assert same_usage(points(history, "day"), history.total())
     history.check()
 
 
@@ -264,6 +256,11 @@ def test_answers_with_and_without_a_price_are_counted() -> None:
     assert (row.priced, row.unpriced) == (2, 1)
     assert (row.usd_spent, row.usd_saved) == (0.5, 0.5), "an unknown price adds no dollars"
     assert (row.tokens_spent, row.tokens_saved) == (100, 107)
+    history.consume_notes([(PAYMENT, PaymentEvent("e", "m", "t", usd, 2.0, 0.25, 9, 0.125)) for usd in (0.25, None)])
+    paid = history.total()
+    assert (paid.requests, paid.priced, paid.unpriced) == (row.requests, 3, 2), "a payment is no request"
+    assert (paid.usd_spent, paid.usd_estimated, paid.tokens_spent) == (0.75, 0.25, 118)
+    assert paid.seconds_spent == row.seconds_spent + 4.0
     history.check()
 
 
@@ -483,11 +480,6 @@ def test_other_values_are_not_rows(value: Any) -> None:
         return
     assert isinstance(value, list)
     assert len(value) >= len(NUMBERS)
-
-
-def test_an_unknown_span_raises() -> None:
-    with pytest.raises(InvalidInput, match="hour, day, month, all"):
-        new_history().points("week")
 
 
 def test_polls_and_reads_run_beside_consume() -> None:

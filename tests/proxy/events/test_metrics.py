@@ -11,14 +11,14 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
 from knapcache import Cache, Reply
-from knapcache.errors import InvalidInput, StoreError
+from knapcache.errors import StoreError
 from knapcache.proxy.events import metrics as observe_metrics
-from knapcache.proxy.events.events import OUTCOMES, Event, UpstreamTry
+from knapcache.proxy.events.events import OUTCOMES, PAYMENT, Event, PaymentEvent, UpstreamTry
 from knapcache.proxy.events.labels import MAX_LABELS, OTHER
 from knapcache.proxy.events.loop_watchdog import LoopWatchdog
 from knapcache.proxy.events.metrics import BUCKETS, DROPPED, Metrics
 from knapcache.proxy.feature_list import feature_specs
-from tests.support.events import event, traffic
+from tests.support.events import SampleNote, event, traffic
 from tests.support.metric_docs import PAGE, documented, labels_of
 from tests.support.timing import check_seconds, cpu_seconds
 
@@ -94,6 +94,9 @@ def test_requests_and_money() -> None:
     assert total(of, "knapcache_usd_spent_total") == 0.75
     assert total(of, "knapcache_usd_spent_total", tenant="team-b") == 0.25
     assert total(of, "knapcache_seconds_saved_total") == 8.0
+    of.consume_notes([(PAYMENT, PaymentEvent("e", "m", "t", 0.25, 1.0, 0.25, 9)), ("sample", SampleNote(1))])
+    assert total(of, "knapcache_usd_spent_total", model="m") == 0.25, "in the background"
+    assert total(of, "knapcache_requests_total", model="m") == 0
     for code in ("2xx", "4xx", "5xx", "none"):
         assert total(of, "knapcache_calls_total", upstream="openai", code=code) == 1
 
@@ -143,11 +146,6 @@ def test_metrics_of_the_cache_are_missing_while_its_store_fails() -> None:
     without.consume([event()])
     assert total(without, "knapcache_requests_total") == 1
     assert "knapcache_bytes" not in samples(without)
-
-
-def test_unknown_names_of_dropped_things_raise() -> None:
-    with pytest.raises(InvalidInput, match="dropped must be of events, request_log, spans, log_lines, not 'telemetry'"):
-        Metrics(dict, {"telemetry": lambda: 0})
 
 
 def test_metrics_of_a_real_cache() -> None:

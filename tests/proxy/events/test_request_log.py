@@ -21,6 +21,7 @@ import pytest
 from knapcache.cli.main import main
 from knapcache.errors import InvalidInput
 from knapcache.lab.traces import ColumnRules, read_trace
+from knapcache.proxy.events import request_log
 from knapcache.proxy.events.events import Event
 from knapcache.proxy.events.request_log import HEADER, MIN_CAPACITY, RequestLog, format_lines
 from tests.support import ROOT
@@ -247,8 +248,9 @@ def test_invalid_arguments_raise_at_once(tmp_path: Path) -> None:
     log.close()
 
 
-def test_requests_that_do_not_fit_the_queue_are_counted(tmp_path: Path) -> None:
-    log = RequestLog(tmp_path, 1 << 20, max_waiting=50)
+def test_requests_that_do_not_fit_the_queue_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_log, "MAX_WAITING", 50)
+    log = RequestLog(tmp_path, 1 << 20)
     log.consume(traffic(200))
     log.close()
     assert log.dropped == 150

@@ -257,20 +257,14 @@ def test_with_tenants_anonymous_requests_are_rejected_by_default() -> None:
 # Public addresses.
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "localhost", "::1", "[::1]"])
-def test_loopback_addresses_allow_anonymous_requests(host: str) -> None:
-    settings = Settings(host=host)
-    assert settings.loopback
-    assert settings.allow_anonymous
-    assert settings.metrics_public
+LOOPBACK = ("127.0.0.1", "127.8.8.8", "localhost", "::1", "[::1]")
+PUBLIC = ("0.0.0.0", "::", "10.0.0.1", "example.com", "localhost.example.com")
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.com", "localhost.example.com"])
-def test_public_addresses_need_credentials(host: str) -> None:
+@pytest.mark.parametrize("host", [*LOOPBACK, *PUBLIC])
+def test_only_loopback_addresses_need_no_credentials(host: str) -> None:
     settings = Settings(host=host)
-    assert not settings.loopback
-    assert not settings.allow_anonymous
-    assert not settings.metrics_public
+    assert settings.loopback == settings.allow_anonymous == settings.metrics_public == (host in LOOPBACK)
 
 
 def test_a_provider_key_on_a_public_address_needs_tenants(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,12 +95,12 @@ class StaticFile(NamedTuple):
 
 
 class Pages:
-    """Serves the files of a folder by their relative paths, the modules of features, and the page for each view."""
+    """Serves the files of FOLDER by their relative paths, the modules of features, and the page for each view."""
 
-    def __init__(self, panels: Sequence[FeaturePanel] = (), folder: Path = FOLDER) -> None:
+    def __init__(self, panels: Sequence[FeaturePanel]) -> None:
         self._files = {
-            f"/dashboard/{path.relative_to(folder).as_posix()}": _file(path)
-            for path in sorted(folder.rglob("*"))
+            f"/dashboard/{path.relative_to(FOLDER).as_posix()}": _file(path)
+            for path in sorted(FOLDER.rglob("*"))
             if path.suffix in TYPES and path.is_file()
         }
         self._files |= {panel_url(spec): _file(module) for spec, module in panels}

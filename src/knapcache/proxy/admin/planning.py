@@ -39,8 +39,8 @@ MAX_LINE = 10_000
 class Planner:
     """Runs at most one plan at a time. folder: the request log."""
 
-    def __init__(self, folder: Path | None, limit: float = LIMIT) -> None:
-        self._folder, self._limit = folder, limit
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
         self._task: asyncio.Task[None] | None = None
         self._state: Literal["idle", "running", "done", "failed"] = "idle"
         self._result: dict[str, Any] | None = None
@@ -113,13 +113,13 @@ class Planner:
         with contextlib.suppress(OSError, AttributeError):
             os.setpriority(os.PRIO_PROCESS, process.pid, NICE)
         try:
-            async with asyncio.timeout(self._limit):
+            async with asyncio.timeout(LIMIT):
                 assert process.stdout is not None
                 assert process.stderr is not None
                 output, last_line = await asyncio.gather(process.stdout.read(), self._follow(process.stderr))
                 await process.wait()
         except TimeoutError:
-            raise InvalidInput(f"the plan took more than {self._limit:g} s") from None
+            raise InvalidInput(f"the plan took more than {LIMIT:g} s") from None
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
 from typing import Any, Self, TypeVar
@@ -20,6 +20,7 @@ from knapcache.proxy.events.labels import printable
 LAST_DAY = date.max.toordinal()
 
 T = TypeVar("T")
+N = TypeVar("N", int, float)
 
 
 class FeatureTotals(ABC):
@@ -95,6 +96,22 @@ class FeatureSums:
         if type(day) is not int or not 0 <= day <= LAST_DAY:
             raise InvalidInput(f"{name} must have a day from 0 to {LAST_DAY}, not {str(day)[:40]!r}")
         return cls(kind.from_json(value.get("total")), kind.from_json(value.get("today")), day)
+
+
+# Sums.
+
+
+def add_numbers(total: Any, more: Any, names: Iterable[str]) -> None:
+    """Add fields of an object to those of another one."""
+    for name in names:
+        if number := getattr(more, name):
+            setattr(total, name, getattr(total, name) + number)
+
+
+def add_counts(total: dict[str, N], more: Mapping[str, N]) -> None:
+    """Add numbers by name."""
+    for name, number in more.items():
+        total[name] = total[name] + number if name in total else number
 
 
 # Readers of values in the file. They raise ValueError for others.

@@ -25,13 +25,11 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, TextIO
 
-from knapcache.errors import InvalidInput, public_text
+from knapcache.errors import public_text
 from knapcache.exchange.headers import SECRET_HEADERS
 from knapcache.proxy.events.events import Event
 from knapcache.threads import BatchWorker
 
-LEVELS = ("debug", "info", "warning", "error")
-FORMATS = ("text", "json")
 REDACTED = "[redacted]"
 MIN_SECRET_LENGTH = 6
 """Characters. Shorter secrets would match ordinary text."""
@@ -194,10 +192,6 @@ def configure(
 
     secrets: tokens and keys to redact. A second call replaces the handler of the first.
     """
-    if level not in LEVELS:
-        raise InvalidInput(f"log_level must be one of {', '.join(LEVELS)}, not {level!r}")
-    if format_name not in FORMATS:
-        raise InvalidInput(f"log_format must be text or json, not {format_name!r}")
     handler = LogHandler(stream or sys.stderr, format_name, Redactor(secrets))
     root = logging.getLogger()
     for old in _handlers():

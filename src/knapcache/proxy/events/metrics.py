@@ -19,17 +19,14 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from knapcache.errors import InvalidInput, StoreError
+from knapcache.errors import StoreError
 from knapcache.proxy.events.events import OUTCOMES, PAYMENT, Event, Note
 from knapcache.proxy.events.labels import OTHER, LabelLimiter
 from knapcache.proxy.events.loop_watchdog import Durations, LoopWatchdog
 from knapcache.proxy.events.upstream_health import HEALTH_STATES
 from knapcache.proxy.events.usage import UsageRow
-
-__all__ = ["CONTENT_TYPE_LATEST", "Metrics"]
 
 MAX_SERIES = 10_000
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
@@ -81,8 +78,6 @@ class Metrics(Collector):
         upstreams: Callable[[], Iterable[Mapping[str, Any]]] = tuple,
         features: Callable[[], Iterable[Metric]] = tuple,
     ) -> None:
-        if unknown := sorted(set(dropped or {}) - set(DROPPED)):
-            raise InvalidInput(f"dropped must be of {', '.join(DROPPED)}, not {unknown[0]!r}")
         self._cache_stats, self._tasks, self._watchdog, self._upstream_states = cache_stats, tasks, watchdog, upstreams
         self._dropped, self._features = dict(dropped or {}), features
         self._models, self._tenants, self._endpoints = LabelLimiter(), LabelLimiter(), LabelLimiter()
@@ -152,7 +147,7 @@ class Metrics(Collector):
         return self._series.setdefault(labels, UsageRow())
 
     def render(self) -> bytes:
-        """Return Prometheus' text format, of type CONTENT_TYPE_LATEST."""
+        """Return Prometheus' text format."""
         return generate_latest(self.registry)
 
     def collect(self) -> Iterable[Metric]:

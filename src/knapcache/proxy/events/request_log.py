@@ -25,6 +25,7 @@ Only one process writes to a folder.
 from __future__ import annotations
 
 import errno
+import functools
 import gzip
 import hashlib
 import math
@@ -62,14 +63,7 @@ class RequestLog:
     title = "request log"
     """In messages."""
 
-    def __init__(
-        self,
-        folder: str | os.PathLike[str],
-        capacity: int,
-        *,
-        max_waiting: int = MAX_WAITING,
-        digest_key: bytes | None = None,
-    ) -> None:
+    def __init__(self, folder: str | os.PathLike[str], capacity: int, *, digest_key: bytes | None = None) -> None:
         """`digest_key`: keys are written as digests under it, so who knows the keys' secret cannot test guesses."""
         if capacity < MIN_CAPACITY:
             raise InvalidInput(f"the request log must have at least {MIN_CAPACITY} bytes, not {capacity}")
@@ -86,9 +80,7 @@ class RequestLog:
             self._open()
         except OSError as error:
             raise InvalidInput(f"cannot write the {self.title} to {folder}: {error.strerror}") from None
-        self._worker: BatchWorker[bytes] = BatchWorker("request-log", self._write, max_waiting, LINGER)
-        self._ends: dict[tuple[str, int, float, float | None, float, str], str] = {}
-        """Lines after their first field, by what they are made of. Hits repeat them."""
+        self._worker: BatchWorker[bytes] = BatchWorker("request-log", self._write, MAX_WAITING, LINGER)
 
     def consume(self, events: Sequence[Event]) -> None:
         """Format a batch, and queue it for the thread.
@@ -98,9 +90,7 @@ class RequestLog:
         self._worker.offer(list(self._lines(events)))
 
     def _lines(self, events: Sequence[Event]) -> Iterable[bytes]:
-        if len(self._ends) > MAX_ENDS:
-            self._ends.clear()
-        return format_lines(events, self._digest_key, self._ends)
+        return format_lines(events, self._digest_key)
 
     @property
     def dropped(self) -> int:
@@ -220,25 +210,15 @@ class RequestLog:
                 self._compress(file)
 
 
-def format_lines(
-    events: Iterable[Event],
-    digest_key: bytes | None = None,
-    ends: dict[tuple[str, int, float, float | None, float, str], str] | None = None,
-) -> Iterable[bytes]:
-    """Yield a line for each request that a replay can use. With `digest_key`, keys are replaced by their digests.
-
-    ends   remembers lines after their first field
-    """
-    ends = {} if ends is None else ends
+def format_lines(events: Iterable[Event], digest_key: bytes | None = None) -> Iterable[bytes]:
+    """Yield a line for each request that a replay can use. With `digest_key`, keys are replaced by their digests."""
     for event in events:
         values = event.key, event.size, event.cost, event.usd, event.upstream_seconds, event.outcome
-        end = ends.get(values)
-        if end is None:
-            end = ends[values] = format_end(*values, digest_key)
-        if end:
+        if end := format_end(*values, digest_key):
             yield f"{event.time:.3f}{end}".encode()
 
 
+@functools.lru_cache(MAX_ENDS)  # hits repeat them
 def format_end(
     key: str, size: int, cost: float, usd: float | None, seconds: float, outcome: str, digest_key: bytes | None
 ) -> str:

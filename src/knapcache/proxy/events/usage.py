@@ -43,6 +43,7 @@ from typing import Any
 
 from knapcache.errors import InvalidInput
 from knapcache.proxy.events.events import SAVED, Event, PaymentEvent
+from knapcache.proxy.events.feature_sums import add_counts, add_numbers
 
 COUNTED_AS = {
     "hit": "hits",
@@ -133,12 +134,8 @@ class UsageRow:
         self.usd_estimated += payment.usd_estimated
 
     def add(self, other: UsageRow) -> None:
-        for name in NUMBERS:
-            more = getattr(other, name)
-            if more:
-                setattr(self, name, getattr(self, name) + more)
-        for name, saved in other.shadows.items():
-            self.shadows[name] = self.shadows.get(name, 0.0) + saved
+        add_numbers(self, other, NUMBERS)
+        add_counts(self.shadows, other.shadows)
 
     def would(self, policies: Iterable[str] = ()) -> dict[str, float]:
         """Return what these requests would have cost without a cache and with other policies, in the policy's unit.

@@ -225,17 +225,7 @@ def encode_batch(events: Sequence[Event], dropped: int, notes: Sequence[Note] = 
 
 def encode_message(message: WorkerMessage) -> bytes:
     """Return the message with everything by field name."""
-    fields = [event._asdict() for event in message.events]
-    for event, values in zip(message.events, fields, strict=True):
-        values["parts"] = {name: part._asdict() for name, part in event.parts.items()}
-        if event.tried:
-            values["tried"] = [one._asdict() for one in event.tried]
-    found = {
-        "events": fields,
-        "notes": [(feature, note._asdict()) for feature, note in message.notes],
-        "dropped": message.dropped,
-    }
-    return orjson.dumps(found, default=dict)  # mappings that are not dicts
+    return orjson.dumps(message, default=lambda each: each._asdict() if isinstance(each, tuple) else dict(each))
 
 
 def decode_message(message: bytes, parts: Mapping[str, Any], notes: Mapping[str, Any]) -> WorkerMessage:
