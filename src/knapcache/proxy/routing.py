@@ -89,38 +89,33 @@ class Router:
 NO_ROUTES = Router(())
 
 
+def checks(route: RouteSettings, request: RoutedRequest) -> Iterator[tuple[str, Any, Any, bool]]:
+    """Yield for each condition of a route what it is about, what it wants, what the request has, and if it holds."""
+    if route.endpoint:
+        yield "endpoint", route.endpoint, request.endpoint, request.endpoint in route.endpoint
+    if route.tenant:
+        yield "tenant", route.tenant, request.tenant, matches(route.tenant, request.tenant)
+    if route.model:
+        yield "model", route.model, request.model, matches(route.model, request.model)
+    for name, pattern in route.header.items():
+        value: Any = request.headers.get(name, MISSING)
+        yield f"header {name}", pattern, value, value is not MISSING and glob_match(value.strip(BLANKS), pattern)
+    for path, wanted in route.field.items():
+        given = field_at(request.body, path)
+        yield f"field {path}", wanted, given, meets(given, wanted)
+
+
 def applies(route: RouteSettings, request: RoutedRequest) -> bool:
     """Return whether a request meets all conditions of a route. Makes no texts of long values, as `conditions` does."""
-    return (
-        (not route.endpoint or request.endpoint in route.endpoint)
-        and (not route.tenant or matches(route.tenant, request.tenant))
-        and (not route.model or matches(route.model, request.model))
-        and all(
-            (value := request.headers.get(name)) is not None and glob_match(value.strip(BLANKS), pattern)
-            for name, pattern in route.header.items()
-        )
-        and all(meets(field_at(request.body, path), wanted) for path, wanted in route.field.items())
-    )
+    return all(holds for _, _, _, holds in checks(route, request))
 
 
 def conditions(route: RouteSettings, request: RoutedRequest) -> Iterator[Condition]:
     """Yield the conditions of a route, applied to a request."""
-    if route.endpoint:
-        yield Condition(
-            f"endpoint {alternatives(route.endpoint)}", request.endpoint, request.endpoint in route.endpoint
-        )
-    if route.tenant:
-        yield Condition(f"tenant {alternatives(route.tenant)}", request.tenant, matches(route.tenant, request.tenant))
-    if route.model:
-        yield Condition(f"model {alternatives(route.model)}", request.model, matches(route.model, request.model))
-    for name, pattern in route.header.items():
-        value = request.headers.get(name)
-        holds = value is not None and glob_match(value.strip(BLANKS), pattern)
-        yield Condition(f"header {name} {pattern}", "not sent" if value is None else shown(value), holds)
-    for path, wanted in route.field.items():
-        given = field_at(request.body, path)
-        found = "not there" if given is MISSING else shown(given)
-        yield Condition(f"field {path} {shown(wanted)}", found, meets(given, wanted))
+    for what, wanted, given, holds in checks(route, request):
+        text = " or ".join(wanted) if isinstance(wanted, tuple) else shown(wanted)
+        missing = "not sent" if what.startswith("header ") else "not there"
+        yield Condition(f"{what} {text}", missing if given is MISSING else shown(given), holds)
 
 
 def matches(patterns: Sequence[str], value: str) -> bool:
@@ -184,10 +179,6 @@ def number_of(value: Any) -> float | None:
     if isinstance(value, orjson.Fragment):  # more digits than a double has, or a large power (`keys/numbers.py`)
         return float(orjson.dumps(value))
     return value if isinstance(value, (int, float)) else None
-
-
-def alternatives(values: Sequence[str]) -> str:
-    return " or ".join(values)
 
 
 def shown(value: Any) -> str:
