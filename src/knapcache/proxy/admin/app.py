@@ -43,15 +43,7 @@ from knapcache.proxy.admin.admin_request import (
     session_info,
 )
 from knapcache.proxy.admin.amounts import amounts
-from knapcache.proxy.admin.auth import (
-    CHALLENGE,
-    AdminAuth,
-    Caller,
-    client_address,
-    cookie,
-    is_secure,
-    require,
-)
+from knapcache.proxy.admin.auth import CHALLENGE, AdminAuth, Caller, client_address, cookie, is_secure, require
 from knapcache.proxy.admin.context import AdminContext
 from knapcache.proxy.admin.models import parse_query
 from knapcache.proxy.admin.openapi import ROOT, ROUTES, encoded_document
