@@ -225,7 +225,13 @@ def encode_batch(events: Sequence[Event], dropped: int, notes: Sequence[Note] = 
 
 def encode_message(message: WorkerMessage) -> bytes:
     """Return the message with everything by field name."""
-    return orjson.dumps(message, default=lambda each: each._asdict() if isinstance(each, tuple) else dict(each))
+    return orjson.dumps(message, default=as_dict)
+
+
+def as_dict(each: Any) -> dict[str, Any]:
+    """Return a NamedTuple or a mapping as a dict."""
+    found: dict[str, Any] = each._asdict() if isinstance(each, tuple) else dict(each)  # type: ignore[attr-defined]
+    return found
 
 
 def decode_message(message: bytes, parts: Mapping[str, Any], notes: Mapping[str, Any]) -> WorkerMessage:
