@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from platformdirs import user_data_dir
-from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from knapcache.errors import InvalidInput
 from knapcache.proxy.settings.composition import with_features
@@ -67,17 +66,11 @@ LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 
 
 @with_features("settings")
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """All settings, in the order of `--show-settings` and the reference."""
 
-    model_config = SettingsConfigDict(
-        frozen=True,
-        extra="forbid",
-        hide_input_in_errors=True,
-        env_prefix="KNAPCACHE_",
-        env_ignore_empty=True,
-        validate_default=True,
-        defer_build=True,
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", hide_input_in_errors=True, validate_default=True, defer_build=True
     )
 
     # Address, files and processes.
@@ -251,18 +244,6 @@ class Settings(BaseSettings):
         except ValidationError as error:
             # Not `from error`: pydantic's message may contain a secret.
             raise InvalidInput("\n".join(problems(error, type(self)))) from None
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],  # noqa: ARG003 - these names are pydantic's
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Read only the arguments. `loading.load` reads the other sources, because it also records them."""
-        return (init_settings,)
 
     def upstream_for(self, model: str) -> UpstreamSettings | None:
         """Return the first upstream with a matching model pattern (case-sensitive), or None."""
