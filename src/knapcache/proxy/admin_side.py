@@ -16,8 +16,7 @@ from knapcache.proxy.admin.context import AdminContext
 from knapcache.proxy.admin.shared_sessions import SharedSessions
 from knapcache.proxy.admin.tokens import AdminTokens
 from knapcache.proxy.events.pipeline import EventPipeline
-from knapcache.proxy.events.published import MergedHealth, MergedHistory, MergedRecent, PublishedProxies, SharedProxies
-from knapcache.proxy.events.publisher import ProxyPublisher
+from knapcache.proxy.events.published import SharedProxies
 from knapcache.proxy.features import ProxyContext
 from knapcache.proxy.http.auth import Authenticator
 from knapcache.proxy.settings.secrets import proxy_id
@@ -29,39 +28,26 @@ CLOSE_SECONDS = 2.0
 """Seconds that the last publication may take."""
 
 
-class SharedStoreMember:
-    """Publishes for this proxy, in the process that has its event pipeline."""
-
-    def __init__(self, context: ProxyContext, store: RedisStore, pipeline: EventPipeline, started: float) -> None:
-        settings, address = context.settings, context.settings.store_address
-        assert address is not None
-        assert context.folder is not None
-        identity = {
+def shared_proxies(context: ProxyContext, store: RedisStore, pipeline: EventPipeline, started: float) -> SharedProxies:
+    """Return the proxies of a shared store, with this one."""
+    assert context.folder is not None
+    assert context.settings.store_address is not None
+    return SharedProxies(
+        store.documents,
+        shown_url(context.settings.store_address),
+        store.server_state,
+        {
             "id": proxy_id(context.folder),
             "host": socket.gethostname()[:255] or "unknown",
             "release": version("knapcache"),
             "started": started,
-            "workers": settings.workers,
-        }
-        history, recent, health = pipeline.history, pipeline.recent, pipeline.upstream_health
-        self._publisher = ProxyPublisher(
-            store.documents, identity, history, recent, health, owner=lambda: context.cache.owner
-        )
-        others = PublishedProxies(store.documents, str(identity["id"]), history.totals)
-        self.admin_fields: dict[str, Any] = {
-            "history": MergedHistory(history, others),
-            "recent": MergedRecent(recent, str(identity["host"]), others),
-            "upstream_health": MergedHealth(health, others),
-            "shared": SharedProxies(self._publisher, others, history, shown_url(address), store.server_state),
-        }
-        """Fields of the AdminContext with the numbers of all proxies."""
-        self._task = asyncio.create_task(self._publisher.run())
-
-    async def close(self) -> None:
-        self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
-        await run_with_deadline(self._publisher.close, CLOSE_SECONDS)
+            "workers": context.settings.workers,
+        },
+        pipeline.history,
+        pipeline.recent,
+        pipeline.upstream_health,
+        owner=lambda: context.cache.owner,
+    )
 
 
 class AdminSide:
@@ -79,7 +65,7 @@ class AdminSide:
     ) -> None:
         settings, store = context.settings, context.shared_store
         self.tokens = AdminTokens(settings, context.folder, admin_token)
-        self._member: SharedStoreMember | None = None
+        self._shared: SharedProxies | None = None
         fields: dict[str, Any] = {
             "history": pipeline.history,
             "recent": pipeline.recent,
@@ -87,9 +73,11 @@ class AdminSide:
         }
         if store is not None:
             store.may_own = True
-            self._member = SharedStoreMember(context, store, pipeline, started)
-            fields |= self._member.admin_fields
-            fields["sessions"] = SharedSessions(self.tokens, store.documents, context.secret)
+            self._shared = shared = shared_proxies(context, store, pipeline, started)
+            self._publishing = asyncio.create_task(shared.publisher.run())
+            sessions = SharedSessions(self.tokens, store.documents, context.secret)
+            fields = {"history": shared.history, "recent": shared.recent, "upstream_health": shared.health}
+            fields |= {"shared": shared, "sessions": sessions}
         audit_folder = context.folder if settings.audit_log else None
         self.app: Starlette = admin_app(
             AdminContext(
@@ -111,7 +99,10 @@ class AdminSide:
     async def close(self) -> None:
         await self.app.state.admin.close()
 
-    async def close_member(self) -> None:
+    async def close_shared(self) -> None:
         """Publish for the last time. The history must have counted the last events."""
-        if self._member is not None:
-            await self._member.close()
+        if self._shared is not None:
+            self._publishing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._publishing
+            await run_with_deadline(self._shared.publisher.close, CLOSE_SECONDS)

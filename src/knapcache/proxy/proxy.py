@@ -173,6 +173,6 @@ class Proxy:
         if self.flow.pipeline is not None:
             await asyncio.to_thread(self.flow.pipeline.close)
         if self._admin is not None:
-            await self._admin.close_member()
+            await self._admin.close_shared()
         await self.upstreams.close()
         await self.storage.close()

@@ -23,7 +23,7 @@ from knapcache.cache.options import seal_secret
 from knapcache.errors import InvalidInput, NotOwner, StoreError
 from knapcache.proxy.settings import Settings
 from knapcache.proxy.settings.secrets import data_directory, server_secret
-from knapcache.store.base import Store, wall_clock
+from knapcache.store.base import wall_clock
 from knapcache.store.encryption import read_keys
 from knapcache.store.redis.store import RedisStore
 from knapcache.store.sqlite.owner_lock import OwnerLock
@@ -36,11 +36,7 @@ MAX_MEMORY_FALLBACK = 1 << 30
 
 
 class Storage:
-    """Where entries are, and whether this process decides about them.
-
-    quotas   bytes of each namespace with a quota
-    prices   of models
-    """
+    """Where entries are, and whether this process decides about them."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -53,8 +49,7 @@ class Storage:
         """The store that proxies on several machines share; None: there is none."""
         if settings.store is not None:
             # Only the process with the pipeline may own a shared store: its history has what the owner decides.
-            own = settings.workers == 1 or self.acquire_ownership()
-            self.shared = open_shared_store(settings, self.secret, self.encryption_keys, own=own)
+            self.shared = self._open_shared(own=settings.workers == 1 or self.acquire_ownership())
         self._cache: InternalCache | None = None
         self.memory_fallback = False
         """Whether entries are in memory because the cache's file could not be opened."""
@@ -64,16 +59,51 @@ class Storage:
         assert self._cache is not None
         return self._cache
 
-    def open(self, quotas: Mapping[str, int], prices: Mapping[str, Any]) -> None:
-        settings = self._settings
-        self._cache, self.memory_fallback = open_cache(
-            settings,
-            PolicyOptions(name=settings.policy, shadows=settings.shadows, quotas=quotas),
-            PriceOptions(cost=settings.cost, prices=prices, fallback=settings.fallback_price),
-            secret=self.secret,
-            encryption_keys=self.encryption_keys,
-            store=self.shared,
+    def _open_shared(self, *, own: bool) -> RedisStore:
+        """Open the store of the setting `store`. own: become the owner if there is none, now or later."""
+        address = self._settings.store_address
+        assert address is not None
+        secret, keys = seal_secret(self.secret), self.encryption_keys
+        store = RedisStore(
+            address, self._settings.capacity, own=own, secret=secret, encryption_keys=keys, clock=wall_clock
         )
+        store.may_own = own
+        return store
+
+    def open(self, quotas: Mapping[str, int], prices: Mapping[str, Any]) -> None:
+        """Open the cache: in the shared store, in a file, or in memory if the file cannot be opened.
+
+        quotas   bytes of each namespace with a quota
+        prices   of models
+        """
+        settings, path = self._settings, self._settings.cache_file
+        open_source = partial(
+            InternalCache,
+            policy=PolicyOptions(name=settings.policy, shadows=settings.shadows, quotas=quotas),
+            price=PriceOptions(cost=settings.cost, prices=prices, fallback=settings.fallback_price),
+            keys=KeyOptions(secret=self.secret),
+            ttl=settings.ttl,
+            wait=settings.wait,
+        )
+        if self.shared is not None:
+            self._cache = open_source(StoreSource(store=self.shared))
+            return
+        source = StoreSource(
+            path=path,
+            capacity=settings.capacity,
+            synchronous=settings.synchronous,
+            encryption_key=self.encryption_keys or None if path else None,
+            exclusive=True,  # the data directory is the proxy's own
+        )
+        try:
+            self._cache = open_source(source)
+        except (StoreError, InvalidInput) as error:
+            if path is None or not (isinstance(error, StoreError) or path.is_dir()):
+                raise  # the settings are wrong, not the file
+            capacity = min(settings.capacity, MAX_MEMORY_FALLBACK) // settings.workers
+            self._cache, self.memory_fallback = open_source(StoreSource(capacity=capacity)), True
+            text = "STORE NOT OPENED: answers are kept in memory (%d bytes) until the next start. Reason: %s"
+            log.error(text, capacity, error)
 
     def acquire_ownership(self) -> bool:
         """Try to take the owner's lock; the operating system frees it when its process ends.
@@ -93,52 +123,3 @@ class Storage:
             log.error("Store not closed: it does not answer. Committed answers are safe.")
         if self._owner_lock is not None:
             self._owner_lock.release()
-
-
-def open_cache(
-    settings: Settings,
-    policy: PolicyOptions,
-    price: PriceOptions,
-    *,
-    secret: bytes,
-    encryption_keys: tuple[bytes, ...],
-    store: Store | None,
-) -> tuple[InternalCache, bool]:
-    """Return the cache, and whether it is a memory store instead of a file that cannot be opened.
-
-    store: one that is open already; None: that of the data directory, or of memory.
-    """
-    keys, ttl, wait = KeyOptions(secret=secret), settings.ttl, settings.wait
-    open_source = partial(InternalCache, policy=policy, price=price, keys=keys, ttl=ttl, wait=wait)
-    if store is not None:
-        return open_source(StoreSource(store=store)), False
-    path = settings.cache_file
-    source = StoreSource(
-        path=path,
-        capacity=settings.capacity,
-        synchronous=settings.synchronous,
-        encryption_key=encryption_keys or None if path else None,
-        exclusive=True,  # the data directory is the proxy's own
-    )
-    try:
-        return open_source(source), False
-    except (StoreError, InvalidInput) as error:
-        if path is None or not (isinstance(error, StoreError) or path.is_dir()):
-            raise  # the settings are wrong, not the file
-        capacity = min(settings.capacity, MAX_MEMORY_FALLBACK) // settings.workers
-        cache = open_source(StoreSource(capacity=capacity))
-        log.error(
-            "STORE NOT OPENED: answers are kept in memory (%d bytes) until the next start. Reason: %s", capacity, error
-        )
-        return cache, True
-
-
-def open_shared_store(settings: Settings, secret: bytes, keys: tuple[bytes, ...], *, own: bool) -> RedisStore:
-    """Open the store of the setting `store`. own: become the owner if there is none, now or later."""
-    address = settings.store_address
-    assert address is not None
-    store = RedisStore(
-        address, settings.capacity, own=own, secret=seal_secret(secret), encryption_keys=keys, clock=wall_clock
-    )
-    store.may_own = own
-    return store

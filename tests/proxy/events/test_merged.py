@@ -20,8 +20,7 @@ from knapcache.proxy.events import shared_documents as documents
 from knapcache.proxy.events.events import OUTCOMES, Event
 from knapcache.proxy.events.history import History
 from knapcache.proxy.events.history_reader import SPANS
-from knapcache.proxy.events.published import MergedHealth, MergedHistory, MergedRecent, PublishedProxies, SharedProxies
-from knapcache.proxy.events.publisher import ProxyPublisher
+from knapcache.proxy.events.published import SharedProxies
 from knapcache.proxy.events.recent import RecentRequests
 from knapcache.proxy.events.shared_documents import decode_status, encode_status
 from knapcache.proxy.events.upstream_health import UpstreamHealth
@@ -51,12 +50,18 @@ class Member:
         self.recent = RecentRequests(time.time)
         self.health = UpstreamHealth(UPSTREAMS)
         identity = {"id": self.id, "host": f"host-{number}", "release": "1", "started": NOON, "workers": 1}
-        self.publisher = ProxyPublisher(
-            store.documents, identity, self.history, self.recent, self.health, owner=lambda: number == 0
+        self.shared = SharedProxies(
+            store.documents,
+            "here",
+            store.server_state,
+            identity,
+            self.history,
+            self.recent,
+            self.health,
+            owner=lambda: number == 0,
+            clock=itertools.count(0.0, 10.0).__next__,
         )
-        self.others = PublishedProxies(store.documents, self.id, TOTALS, itertools.count(0.0, 10.0).__next__)
-        self.merged = MergedHistory(self.history, self.others)
-        self.shared = SharedProxies(self.publisher, self.others, self.history, "here", store.server_state)
+        self.publisher, self.others, self.merged = self.shared.publisher, self.shared.others, self.shared.history
 
     def consume(self, *events: Event) -> None:
         for consumer in (self.history, self.recent, self.health):
@@ -151,7 +156,7 @@ def test_a_proxy_that_has_ended_stays_in_the_sums_and_is_not_listed(store: Redis
 def test_recent_requests_of_all_proxies_are_listed_once_with_their_proxy(store: RedisStore) -> None:
     clock = Clock(NOON)
     first, second = (Member(store, number, clock) for number in range(2))
-    merged = MergedRecent(first.recent, "host-0", first.others)
+    merged = first.shared.recent
     first.consume(event("miss", key="aa" * 32, time=1.0))
     second.consume(event("hit", key="aa" * 32, time=2.0), event("hit", key="bb" * 32, time=3.0))
     second.publish()
@@ -175,12 +180,11 @@ def test_recent_requests_of_all_proxies_are_listed_once_with_their_proxy(store: 
 def test_an_upstream_that_fails_at_one_proxy_is_failing(store: RedisStore) -> None:
     clock = Clock(NOON)
     first, second = (Member(store, number, clock) for number in range(2))
-    merged = MergedHealth(first.health, first.others)
     first.consume(event("miss"))
     second.consume(event("failed", attempts=(500,), error="connection refused"))
     second.publish()
     first.others.refresh()
-    (row,) = merged.report()
+    (row,) = first.shared.health.report()
     assert (row["state"], row["calls"], row["errors"], row["failed"]) == ("failing", 2, 1, 1)
     assert row["reason"] == "connection refused (seen by host-1)"
     assert first.health.report()[0]["state"] == "ok"

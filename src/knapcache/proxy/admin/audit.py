@@ -19,7 +19,6 @@ and `knapcache serve --rotate-token`. Every write opens the file again and follo
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import logging
 import os
@@ -35,7 +34,7 @@ from typing import Any
 
 import orjson
 
-from knapcache.proxy.settings.secrets import open_private
+from knapcache.proxy.settings.secrets import append_all, open_private
 
 log = logging.getLogger("knapcache.audit")
 
@@ -118,23 +117,12 @@ class AuditLog:
                         return False
                     if size and os.pread(descriptor, 1, size - 1) != b"\n":
                         line = b"\n" + line  # a process was killed while it wrote the last line
-                    self._write_all(descriptor, line, size)
+                    append_all(descriptor, line, size)
                     os.fsync(descriptor)
                     return True
             return False
         finally:
             os.close(descriptor)
-
-    @staticmethod
-    def _write_all(descriptor: int, line: bytes, size: int) -> None:
-        """Write all or nothing."""
-        try:
-            if os.write(descriptor, line) != len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError:
-            with suppress(OSError):
-                os.ftruncate(descriptor, size)
-            raise
 
     def _tail(self, name: str, limit: int) -> list[Record]:
         """Return the last records of one kind, oldest first."""

@@ -221,18 +221,31 @@ def _add_health(row: dict[str, Any], other: dict[str, Any], host: str) -> dict[s
 
 
 class SharedProxies:
-    """All proxies of a shared store, and the state of its server. place: where that is, without a password."""
+    """All proxies of a shared store, and the state of its server. Publishes for this one.
+
+    identity       id, host, release, started and workers of this proxy
+    place          where the server is, without a password
+    """
 
     def __init__(
         self,
-        publisher: ProxyPublisher,
-        others: PublishedProxies,
-        own: History,
+        documents: Documents,
         place: str,
         server_state: Callable[[], ServerState],
+        identity: dict[str, Any],
+        history: History,
+        recent: RecentRequests,
+        health: UpstreamHealth,
+        owner: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._publisher, self._others, self._own, self._place = publisher, others, own, place
-        self._server_state, self.refresh = server_state, others.refresh
+        self._place, self._server_state, self._own = place, server_state, history
+        self.publisher = ProxyPublisher(documents, identity, history, recent, health, owner)
+        self.others = PublishedProxies(documents, identity["id"], history.totals, clock)
+        self.refresh = self.others.refresh
+        self.history = MergedHistory(history, self.others)
+        self.recent = MergedRecent(recent, identity["host"], self.others)
+        self.health = MergedHealth(health, self.others)
 
     def server(self) -> dict[str, Any]:
         """Return where the server is, its state, since when, and why."""
@@ -240,9 +253,9 @@ class SharedProxies:
 
     def report(self) -> dict[str, Any]:
         """Return the proxies that run, this one first, and what is known of others."""
-        own = self._publisher.identity | {"owner": self._publisher.is_owner(), "requests": self._own.total().requests}
+        own = self.publisher.identity | {"owner": self.publisher.is_owner(), "requests": self._own.total().requests}
         rows = [own | {"this": True}]
-        rows += [{name: getattr(status, name) for name in own} | {"this": False} for status in self._others.statuses]
+        rows += [{name: getattr(status, name) for name in own} | {"this": False} for status in self.others.statuses]
         for row in rows:
             row["version"] = row.pop("release")
-        return {"engine": self.server(), "rows": rows, "ended": self._others.ended, "ignored": self._others.ignored}
+        return {"engine": self.server(), "rows": rows, "ended": self.others.ended, "ignored": self.others.ignored}

@@ -33,11 +33,11 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from knapcache.errors import InvalidInput
 from knapcache.proxy.events.events import Event
+from knapcache.proxy.settings.secrets import append_all
 from knapcache.threads import MAX_WAITING, BatchWorker
 
 HEADER = b"time,key,size,cost,usd,seconds,outcome\n"
@@ -114,25 +114,14 @@ class RequestLog:
                     total += len(lines[fit])
                     fit += 1
                 if fit:
-                    self._append(b"".join(lines[:fit]))
+                    append_all(self._descriptor, b"".join(lines[:fit]), self._size)
+                    self._size = total
                     del lines[:fit]
                 if lines:
                     self._rotate()
         except OSError:  # full, gone or read-only: every batch tries again
             self._worker.count_lost(len(lines))
             self._close_file()
-
-    def _append(self, data: bytes) -> None:
-        """Append all or nothing: after an error what was written is truncated."""
-        done = 0
-        try:
-            while done < len(data):
-                done += os.write(self._descriptor, data[done:])
-        except OSError:
-            with suppress(OSError):  # then the next `_open` does it
-                os.ftruncate(self._descriptor, self._size)
-            raise
-        self._size += done
 
     def _close_file(self) -> None:
         if self._descriptor >= 0:

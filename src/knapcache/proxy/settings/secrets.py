@@ -185,6 +185,18 @@ def open_private(path: Path, flags: int) -> int:
     return descriptor
 
 
+def append_all(descriptor: int, data: bytes, size: int) -> None:
+    """Append all of the data, or nothing: after an error the file has its old size again. Raises OSError."""
+    done = 0
+    try:
+        while done < len(data):
+            done += os.write(descriptor, data[done:])
+    except OSError:
+        with suppress(OSError):
+            os.ftruncate(descriptor, size)
+        raise
+
+
 def _read_or_create(path: Path, initial: str) -> str:
     """Return the text of a file, which is created with the text `initial` if it is missing."""
     try:
