@@ -78,14 +78,6 @@ class FeatureSums:
             self.day, self.today = day, type(more)()
         self.today.add(more)
 
-    def copy(self) -> FeatureSums:
-        """Return sums that do not change with these."""
-        found = FeatureSums.new(type(self.total))
-        found.total.add(self.total)
-        found.today.add(self.today)
-        found.day = self.day
-        return found
-
     def to_json(self) -> dict[str, Any]:
         return {"total": self.total.to_json(), "day": self.day, "today": self.today.to_json()}
 

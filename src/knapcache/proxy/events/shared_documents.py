@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Sequence
+from copy import deepcopy
 from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -59,7 +60,7 @@ def open_part(table: HistoryTable, boundary: Boundary) -> HistoryTable:
     """Return a copy of the totals, and of the rows from the boundary on."""
     found = HistoryTable(since=table.since, total=sum_rows([table.total]))
     found.models = {name: sum_rows([row]) for name, row in table.models.items()}
-    found.sums, found.unread = {name: sums.copy() for name, sums in table.sums.items()}, table.unread
+    found.sums, found.unread = deepcopy(table.sums), table.unread
     found.tenants = {name: sum_rows([row]) for name, row in table.tenants.items()}
     for kind, first in zip(CLOSED, boundary, strict=True):
         rows: dict[int, UsageRow] = getattr(found, kind)
