@@ -69,9 +69,17 @@ def start(
     return handler
 
 
-def written(handler: LogHandler, stream: io.StringIO) -> str:
-    handler.close()
-    return stream.getvalue()
+class Output:
+    """The log on a stream of its own."""
+
+    def __init__(self, level: str = "info", format_name: str = "text", secrets: Iterable[str] = ()) -> None:
+        self.stream = io.StringIO()
+        self.handler = start(level, format_name, secrets, self.stream)
+
+    def text(self) -> str:
+        """Return what was written, and end the log."""
+        self.handler.close()
+        return self.stream.getvalue()
 
 
 class Body(pydantic.BaseModel):
@@ -103,8 +111,7 @@ def raise_error(kind: str) -> None:
 
 @pytest.mark.parametrize("format_name", ["text", "json"])
 def test_secrets_are_redacted(format_name: str) -> None:
-    stream = io.StringIO()
-    handler = start("debug", format_name, [KNOWN], stream)
+    output = Output("debug", format_name, [KNOWN])
     texts = [f"Authorization: Bearer {s}" for s in SECRETS]
     texts += [f"x-api-key: {s}" for s in SECRETS] + [f"OPENAI_API_KEY={s}" for s in SECRETS]
     texts += [repr({"authorization": f"Bearer {s}", "x-api-key": s, "cookie": s}) for s in SECRETS]
@@ -125,7 +132,7 @@ def test_secrets_are_redacted(format_name: str) -> None:
         logging.getLogger("another.library").error("it says %r", text)
     ours.info("bare %s %s", SECRETS[0], SECRETS[1])
     logs.AccessLog().consume([event(model=f"Bearer {s}", tenant=f"token={s}") for s in SECRETS])
-    found = written(handler, stream)
+    found = output.text()
     assert len(found.splitlines()) >= 5 * len(texts)
     for secret in SECRETS:
         assert secret not in found
@@ -142,8 +149,7 @@ class Failing:
 
 @pytest.mark.parametrize("format_name", ["text", "json"])
 def test_what_an_exception_quotes_is_not_logged(format_name: str) -> None:
-    stream = io.StringIO()
-    handler = start("debug", format_name, (), stream)
+    output = Output("debug", format_name)
     try:
         raise_error("")
     except ValueError as error:
@@ -167,7 +173,7 @@ def test_what_an_exception_quotes_is_not_logged(format_name: str) -> None:
 
     asyncio.run(run())
     gc.collect()
-    found = written(handler, stream)
+    found = output.text()
     assert PROMPT.split()[1] not in found
     assert found.count("ValueError at test_logs.py:") == 4
     for line in ("Not cached: duplicate name", "A thread ended with an exception", "An exception was ignored",
@@ -192,35 +198,32 @@ def test_other_texts_stay_as_they_are() -> None:
 @pytest.mark.parametrize("format_name", ["text", "json"])
 @pytest.mark.parametrize("kind", ["pydantic", "orjson", "key", "group", "chain", "context", "value"])
 def test_prompts_in_exceptions_are_not_logged(kind: str, format_name: str) -> None:
-    stream = io.StringIO()
-    handler = start("debug", format_name, (), stream)
+    output = Output("debug", format_name)
     try:
         raise_error(kind)
     except Exception:
         ours.exception("a request failed")
-    found = written(handler, stream)
+    found = output.text()
     assert "plum cake" not in found
     assert "test_logs.py" in found, "the traceback's locations"
     assert "Error" in found or "InvalidInput: our own message" in found
 
 
 def test_texts_of_safe_exceptions_are_logged() -> None:
-    stream = io.StringIO()
-    handler = start(stream=stream)
+    output = Output()
     for error in (ConnectionRefusedError(111, "Connection refused"), ConnectionLost("gone away")):
         ours.error("upstream", exc_info=error)
-    found = written(handler, stream)
+    found = output.text()
     assert "ConnectionRefusedError: [Errno 111] Connection refused" in found
     assert "ConnectionLost: gone away" in found
 
 
 def test_json_lines() -> None:
-    stream = io.StringIO()
-    handler = start("info", "json", (), stream)
+    output = Output("info", "json")
     ours.info("started\nnot a second line %s", "\u2028", extra={"port": 8080, "ok": True, "path": None, "x": "y" * 999})
     ours.debug("not at this level")
     logging.getLogger("another").info("nor is this")
-    lines = [json.loads(line) for line in written(handler, stream).splitlines()]
+    lines = [json.loads(line) for line in output.text().splitlines()]
     assert len(lines) == 1
     assert list(lines[0])[:4] == ["time", "level", "logger", "message"]
     assert lines[0]["level"] == "info"
@@ -231,11 +234,10 @@ def test_json_lines() -> None:
 
 
 def test_a_client_cannot_forge_lines() -> None:
-    stream = io.StringIO()
-    handler = start("debug", "text", (), stream)
+    output = Output("debug", "text")
     logs.AccessLog().consume([event(model="a\n2026-01-01 error knapcache: forged\x1b[31m")])
     ours.info("%d", "not a number")
-    found = written(handler, stream)
+    found = output.text()
     assert found.count("\n") == 2
     assert "\x1b" not in found
     assert "%d" in found
@@ -246,19 +248,17 @@ def test_a_field_without_a_text_does_not_raise() -> None:
         def __str__(self) -> str:
             raise RuntimeError(PROMPT)
 
-    stream = io.StringIO()
-    handler = start("debug", "json", (), stream)
+    output = Output("debug", "json")
     ours.info("x", extra={"bad": Bad()})
-    assert written(handler, stream) == "Line of knapcache.test not written: RuntimeError\n"
+    assert output.text() == "Line of knapcache.test not written: RuntimeError\n"
 
 
 def test_requests_are_logged_at_debug_only() -> None:
     lines: dict[str, list[dict[str, Any]]] = {}
     for level in ("debug", "info"):
-        stream = io.StringIO()
-        handler = start(level, "json", (), stream)
+        output = Output(level, "json")
         logs.AccessLog().consume([event("miss", status=201, trace="00-x"), event("hit")])
-        lines[level] = [json.loads(line) for line in written(handler, stream).splitlines()]
+        lines[level] = [json.loads(line) for line in output.text().splitlines()]
     assert lines["info"] == []
     assert [line["outcome"] for line in lines["debug"]] == ["miss", "hit"]
     first = lines["debug"][0]
@@ -266,17 +266,15 @@ def test_requests_are_logged_at_debug_only() -> None:
 
 
 def test_warnings_are_logged_and_a_second_call_replaces_the_handler() -> None:
-    first, second = io.StringIO(), io.StringIO()
-    start(stream=first)
-    handler = start(stream=second)
+    first, second = Output(), Output()
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         logging.captureWarnings(True)
         warnings.warn("old api_key=abcdefgh", stacklevel=1)
-    found = written(handler, second)
+    found = second.text()
     assert "py.warnings" in found
     assert "abcdefgh" not in found
-    assert first.getvalue() == ""
+    assert first.text() == ""
 
 
 def test_a_pipe_that_is_not_read_blocks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

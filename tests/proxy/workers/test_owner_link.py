@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import MappingProxyType
@@ -25,7 +24,7 @@ from knapcache.testing import FakeUpstream
 from tests.support.events import SAMPLE_WAITING, SampleNote, SamplePart, event, traffic
 from tests.support.processes import has_ended, suspend
 from tests.support.proxy_process import ADMIN_TOKEN, ProxyProcess
-from tests.support.timing import Deadline, wait_until
+from tests.support.timing import wait_until
 
 
 class Workers(ProxyProcess):
@@ -39,10 +38,7 @@ class Workers(ProxyProcess):
             found = httpx.request(method, f"{self.url}/admin/v1{path}", headers=headers, timeout=60, **more)
             return found if found.status_code != 503 else None  # the owner process is changing
 
-        deadline = Deadline("the change of the owner")
-        while (response := answer()) is None:
-            deadline.check()
-            time.sleep(0.1)
+        response = wait_until(answer, "the change of the owner")
         assert response.status_code == 200, response.text
         return response.json()
 
