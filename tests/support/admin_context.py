@@ -23,7 +23,7 @@ from knapcache.proxy.admin.audit import AuditLog
 from knapcache.proxy.admin.context import AdminContext
 from knapcache.proxy.admin.tokens import AdminTokens
 from knapcache.proxy.admin_routes import Route
-from knapcache.proxy.events.events import Event, EventBuffer, EventConsumer
+from knapcache.proxy.events.events import EventBuffer, EventConsumer
 from knapcache.proxy.events.history import History
 from knapcache.proxy.events.metrics import Metrics
 from knapcache.proxy.events.recent import RecentRequests
@@ -35,6 +35,7 @@ from knapcache.proxy.run import listen
 from knapcache.proxy.settings import Settings
 from knapcache.proxy.upstream.upstreams import Upstreams
 from knapcache.threads import DeadlinePool
+from tests.support.events import event
 from tests.support.timing import wait_until
 
 TOKEN = "the token of these tests"
@@ -124,19 +125,15 @@ class AdminHarness:
         answer = self.cache.fetch(CHAT, body, lambda: reply, namespace=principal.namespace)
         called = answer.outcome == "miss"
         self.events.append(
-            Event(
+            event(
+                answer.outcome,
                 time=time.time(),
-                endpoint=CHAT,
                 model=model,
                 tenant=principal.name,
-                outcome=answer.outcome,
-                status=200,
-                seconds=0.1,
-                ttfb=0.1,
-                stream=False,
                 key=answer.key,
                 size=100,
                 cost=cost,
+                usd=None,
                 upstream_seconds=cost,
                 upstream="fake" if called else "",
                 attempts=(503, 200) if called else (),

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from knapcache import Cache, CorruptState, InvalidInput, Reply
+from knapcache import CorruptState, InvalidInput
 from knapcache.proxy.admin.context import AdminContext
 from knapcache.proxy.admin.overview import Overview
 from knapcache.proxy.events import history as subject
@@ -233,19 +233,6 @@ def test_statistics_that_raise_are_logged(caplog: pytest.LogCaptureFixture) -> N
     history.poll_shadows()
     assert history.total().requests == 1
     assert "Shadow policies not read" in caplog.text
-
-
-def test_shadows_of_a_real_cache() -> None:
-    with Cache("1MiB", cost="seconds", policy="lru", shadows=("lru",)) as cache:
-        history = History(None, cache._internal.stats, Clock(NOON), UTC)
-        request = {"model": "m", "messages": [{"role": "user", "content": "?"}]}
-        for _ in range(3):
-            answer = cache.fetch("chat/completions", request, lambda: Reply(b"{}", model="m", cost=2.0))
-            history.consume([event(answer.outcome, cost=answer.bill.cost)])
-        history.poll_shadows()
-        row = history.total()
-    assert row.would() == {"none": 6.0, "lru": 2.0}
-    assert (row.cost_spent, row.cost_saved) == (2.0, 4.0)
 
 
 def test_answers_with_and_without_a_price_are_counted() -> None:
