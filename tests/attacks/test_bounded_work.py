@@ -54,7 +54,6 @@ def stalls(process: ProxyProcess) -> dict[float, int]:
     """Return how many stalls there were up to each bound, in seconds of CPU time."""
     with RawClient(process.url) as client:
         response = client.send(get("/metrics", key=ADMIN_TOKEN)).response("GET")
-    assert response is not None
     found = STALLS.findall(response.body.decode())
     return {float(bound): int(float(count)) for bound, count in found}
 

@@ -106,7 +106,6 @@ def test_a_long_stream_reaches_its_caller_whole_and_is_not_stored(
     upstream.script(long_stream, long_stream)
     for _ in range(2):
         found = connect().send(chat(text, stream=True)).response()
-        assert found is not None
         assert (found.status, found.outcome) == (200, "miss")
         assert found.body == piece * (size // len(piece)) + b"data: [DONE]\n\n"
     assert len(upstream.requests) == 2
@@ -121,9 +120,7 @@ def test_those_who_wait_for_a_long_stream_get_their_own(connect: Connect, upstre
     read(leader, 1000)
     waiter = connect().send(chat(text))
     assert read(leader, MAX_ANSWER) >= MAX_ANSWER
-    found = waiter.response()
-    assert found is not None
-    assert found.text == f"You said: {text}"
+    assert waiter.response().text == f"You said: {text}"
     leader.reset()
     wait_until(lambda: endless.ended)
 
@@ -133,7 +130,6 @@ def test_a_plain_answer_ends_at_the_size_limit(connect: Connect, upstream: Recor
     endless = Endless(head, b" " * 16384)
     upstream.script(endless)
     found = connect().send(chat(next(TEXTS))).response()
-    assert found is not None
     assert found.status == 502
     assert found.json()["error"]["type"] == "upstream_failed"
     wait_until(lambda: endless.ended)

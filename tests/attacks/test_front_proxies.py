@@ -110,7 +110,7 @@ def responses_of(front: FrontProxy, sent: bytes, patience: float = 0.1) -> list[
     with RawClient(front.url, timeout=patience) as client:
         client.send(sent)
         try:
-            while len(found) < 2 and (response := client.response()):
+            while len(found) < 2 and (response := client.response_or_none()):
                 found.append(response)
         except TimeoutError:
             pass
@@ -168,7 +168,6 @@ def test_concurrent_clients_get_their_own_answers(front: FrontProxy, upstream: R
                 text = f"shared {k}" if k % 2 else f"client {number} question {k}"
                 client.send(chat(text, key="same", stream=stream))
                 response = client.response()
-                assert response is not None, "the front proxy closed the connection"
                 assert response.status == 200, response
                 if stream:
                     assert response.body.endswith(b"data: [DONE]\n\n")
@@ -232,9 +231,7 @@ def test_expect_and_trailers_pass_or_are_dropped(front: FrontProxy, upstream: Re
     text = f"expect {next(NUMBERS)}"
     with RawClient(front.url) as client:
         head, _, body = chat(text, "Expect: 100-continue").partition(b"\r\n\r\n")
-        response = client.send(head + b"\r\n\r\n", body, pause=0.05).response()
-        assert response is not None
-        assert response.text == f"You said: {text}"
+        assert client.send(head + b"\r\n\r\n", body, pause=0.05).response().text == f"You said: {text}"
         chunks = (
             chunked(chat_body(f"trailer {next(NUMBERS)}"))[:-2] + b"Authorization: Bearer evil\r\nHost: evil\r\n\r\n"
         )

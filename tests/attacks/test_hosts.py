@@ -25,9 +25,7 @@ def proxy_settings() -> dict[str, Any]:
 def post(connect: Connect, *headers: str, path: str = "/v1/chat/completions") -> WireResponse:
     body = chat_body("hello")
     lines = [f"POST {path} HTTP/1.1", *headers, f"Content-Length: {len(body)}", "Authorization: Bearer k"]
-    response = connect().send("\r\n".join([*lines, "", ""]).encode() + body).response()
-    assert response is not None
-    return response
+    return connect().send("\r\n".join([*lines, "", ""]).encode() + body).response()
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/files", "/healthz", "/admin/v1/purge", "/nowhere"])

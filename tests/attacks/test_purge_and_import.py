@@ -144,9 +144,7 @@ def admin(proxy: RunningProxy, path: str, **body: Any) -> WireResponse:
 
 
 def ask(client: RawClient, text: str, *headers: str, key: str = VALID_KEY, **fields: Any) -> WireResponse:
-    response = client.send(chat(text, *headers, key=key, **fields)).response()
-    assert response is not None
-    return response
+    return client.send(chat(text, *headers, key=key, **fields)).response()
 
 
 def settle(proxy: RunningProxy) -> None:
@@ -225,9 +223,7 @@ def test_bad_tags_in_a_header_are_refused(connect: Connect, upstream: RecordingU
     for _ in range(3):
         assert ask(client, f"known {value[:3]}").status == 200
     upstream.clear()
-    response = client.send(chat(f"known {value[:3]}", f"X-Knapcache-Tags: {value}", key=VALID_KEY)).response()
-    assert response is not None
-    assert response.status == 400
+    assert client.send(chat(f"known {value[:3]}", f"X-Knapcache-Tags: {value}", key=VALID_KEY)).response().status == 400
     assert upstream.requests == []
 
 

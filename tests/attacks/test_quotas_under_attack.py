@@ -41,7 +41,6 @@ def sizes(proxy: RunningProxy) -> dict[str, int]:
 
 def ask(client: RawClient, text: str, key: str, **fields: Any) -> str | None:
     response = client.send(chat(text, key=key, **fields)).response()
-    assert response is not None
     assert response.status == 200
     return response.outcome
 

@@ -39,9 +39,7 @@ def proxy_settings() -> dict[str, Any]:
 
 def ask(client: RawClient, body: bytes, *headers: str, key: str = VALID_KEY, query: str = "") -> WireResponse:
     credential = f"Authorization: Bearer {key}"
-    response = client.send(message(f"POST {CHAT}{query} HTTP/1.1", credential, *headers, body=body)).response()
-    assert response is not None
-    return response
+    return client.send(message(f"POST {CHAT}{query} HTTP/1.1", credential, *headers, body=body)).response()
 
 
 def route(response: WireResponse) -> str | None:

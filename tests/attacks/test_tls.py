@@ -137,7 +137,7 @@ def test_a_client_that_does_not_end_tls_is_disconnected(running: RunningProxy, c
     client = RawClient(running.url)
     client.socket = trusting(certificate).wrap_socket(client.socket, server_hostname="127.0.0.1")
     with client:
-        assert client.send(get("/healthz", "Connection: close")).response("GET") is not None
+        client.send(get("/healthz", "Connection: close")).response("GET")
         wait_until(lambda: len(connections(running)) == 0)
 
 

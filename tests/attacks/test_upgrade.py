@@ -57,9 +57,7 @@ def test_websockets_are_refused(connect: Connect, upstream: RecordingUpstream, p
 def test_an_upgrade_header_without_the_connection_option_is_an_ordinary_header(connect: Connect) -> None:
     client = connect()
     for text in ("one", "two"):
-        response = client.send(chat(text, "Upgrade: h2c")).response()
-        assert response is not None
-        assert response.text == f"You said: {text}"
+        assert client.send(chat(text, "Upgrade: h2c")).response().text == f"You said: {text}"
 
 
 def test_connect_is_refused(connect: Connect, upstream: RecordingUpstream) -> None:

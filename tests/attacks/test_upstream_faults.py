@@ -91,7 +91,6 @@ def is_served(connect: Connect, text: str) -> None:
     """Check that a repeated request is fetched, stored and right."""
     for outcome in ("miss", "hit"):
         found = connect().send(chat(text)).response()
-        assert found is not None
         assert (found.status, found.outcome, found.text) == (200, outcome, f"You said: {text}")
 
 
@@ -104,7 +103,6 @@ def test_a_response_that_is_no_valid_http_is_an_error(
     # A complete response that cannot be decoded: its connection may be reused, so a close would race the next request.
     upstream.script(send(FAULTS[fault], then="keep" if b"content-encoding" in FAULTS[fault] else "close"))
     found = connect().send(chat(text, stream=stream)).response()
-    assert found is not None
     if fault == "a body cut at the end of the connection":  # valid HTTP; the JSON is truncated
         assert (found.status, found.body) == (200, EVIL[:-1])
     else:
@@ -121,9 +119,7 @@ def test_a_response_that_is_no_answer_is_forwarded_and_not_stored(
 ) -> None:
     text = next(TEXTS)
     upstream.script(send(NOT_AN_ANSWER[fault]))
-    found = connect().send(chat(text)).response()
-    assert found is not None
-    assert found.status == int(NOT_AN_ANSWER[fault].split()[1])
+    assert connect().send(chat(text)).response().status == int(NOT_AN_ANSWER[fault].split()[1])
     is_served(connect, text)
 
 
@@ -144,16 +140,13 @@ def test_bytes_after_a_complete_answer_do_not_answer_the_next_request(
     upstream.script(script)
     client = connect()
     first = client.send(chat(next(TEXTS)) if path == CHAT else get(path)).response()
-    assert first is not None
     assert b"own" in first.body
     assert b"EVIL" not in first.body
     wait_until(sent.is_set, "the end of the answer")
     pool = proxy.proxy.upstreams.all[0].client
     wait_until(lambda: not any(pool._idle.values()), "the end of the connection, which must not be reused")
     text = next(TEXTS)
-    second = client.send(chat(text)).response()
-    assert second is not None
-    assert second.text == f"You said: {text}"
+    assert client.send(chat(text)).response().text == f"You said: {text}"
     assert upstream.requests[0].connection != upstream.requests[1].connection
 
 
@@ -165,9 +158,7 @@ def test_hanging_calls_leave_others_quick(connect: Connect, upstream: RecordingU
     with within(10.0, "20 calls beside hanging ones, which last 20 seconds"):
         for _ in range(20):
             text = next(TEXTS)
-            found = client.send(chat(text)).response()
-            assert found is not None
-            assert found.text == f"You said: {text}"
+            assert client.send(chat(text)).response().text == f"You said: {text}"
     for each in hanging:
         each.socket.close()
 

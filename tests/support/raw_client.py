@@ -115,7 +115,13 @@ class RawClient:
         self.closed = self.closed or not data
         return data
 
-    def response(self, method: str = "POST") -> WireResponse | None:
+    def response(self, method: str = "POST") -> WireResponse:
+        """Return the next complete response. The test fails if the server closes without one."""
+        found = self.response_or_none(method)
+        assert found is not None, "the server closed the connection without a response"
+        return found
+
+    def response_or_none(self, method: str = "POST") -> WireResponse | None:
         """Return the next complete response; None if the server closes without one. Interim responses are skipped.
 
         method: that of the request; a response to HEAD has no body. Raises h11.RemoteProtocolError if the bytes are
@@ -152,7 +158,7 @@ class RawClient:
         found: list[WireResponse] = []
         while len(found) < count:
             method = methods[len(found)] if len(found) < len(methods) else "POST"
-            response = self.response(method)
+            response = self.response_or_none(method)
             if response is None:
                 break
             found.append(response)
@@ -240,7 +246,6 @@ class HealthProbe:
                     start = time.perf_counter()
                     response = client.send(get("/healthz")).response("GET")
                     self.seconds.append(time.perf_counter() - start)
-                    assert response is not None, "the probe's connection was closed"
                     assert response.status == 200, f"/healthz returned {response.status}"
                     self._first.set()
                     self._stop.wait(self._interval)
