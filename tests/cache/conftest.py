@@ -1,5 +1,5 @@
 from __future__ import annotations
 
-from tests.store.conftest import ram_path
+from tests.store.conftest import path
 
-__all__ = ["ram_path"]
+__all__ = ["path"]

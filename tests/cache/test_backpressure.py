@@ -36,8 +36,8 @@ def check_all_stored(cache: Cache) -> None:
     cache.close()
 
 
-def test_blocking_callers_wait(ram_path: Path, slow_disk: SlowDisk) -> None:
-    cache = small_cache(capacity="64MiB", path=ram_path / "answers.db")
+def test_blocking_callers_wait(tmp_path: Path, slow_disk: SlowDisk) -> None:
+    cache = small_cache(capacity="64MiB", path=tmp_path / "answers.db")
 
     @cache.cached
     def answer(number: int) -> str:
@@ -52,9 +52,9 @@ def test_blocking_callers_wait(ram_path: Path, slow_disk: SlowDisk) -> None:
     check_all_stored(cache)
 
 
-async def test_coroutines_wait(ram_path: Path, slow_disk: SlowDisk) -> None:
+async def test_coroutines_wait(tmp_path: Path, slow_disk: SlowDisk) -> None:
     """The disk is repaired by another task of the same event loop, which therefore is not blocked."""
-    cache = small_cache(capacity="64MiB", path=ram_path / "answers.db")
+    cache = small_cache(capacity="64MiB", path=tmp_path / "answers.db")
 
     @cache.cached
     async def answer(number: int) -> str:
@@ -68,8 +68,8 @@ async def test_coroutines_wait(ram_path: Path, slow_disk: SlowDisk) -> None:
     await asyncio.to_thread(check_all_stored, cache)
 
 
-async def test_a_blocking_call_on_an_event_loop_does_not_wait(ram_path: Path, slow_disk: SlowDisk) -> None:
-    cache = small_cache(capacity="64MiB", path=ram_path / "answers.db")
+async def test_a_blocking_call_on_an_event_loop_does_not_wait(tmp_path: Path, slow_disk: SlowDisk) -> None:
+    cache = small_cache(capacity="64MiB", path=tmp_path / "answers.db")
     slow_disk.start_fault()
     start = time.monotonic()
     for name in range(CALLS):

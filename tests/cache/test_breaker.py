@@ -117,9 +117,9 @@ async def wait_open(cache: Cache) -> None:
 
 
 @pytest.mark.parametrize("kind", DISK_FAULTS)
-async def test_a_disk_that_does_not_answer(ram_path: Path, slow_disk: SlowDisk, kind: str) -> None:
+async def test_a_disk_that_does_not_answer(tmp_path: Path, slow_disk: SlowDisk, kind: str) -> None:
     """Once the breaker is open, 99 of 100 requests lose at most 50 ms, and none fails."""
-    cache = filled(ram_path / "answers.db")
+    cache = filled(tmp_path / "answers.db")
     assert (await fetch(cache, 0))[0] == "hit"
     DISK_FAULTS[kind](slow_disk)
     async with LoopMonitor() as monitor:
@@ -155,8 +155,8 @@ def check_and_close(cache: Cache) -> None:
     cache.close()
 
 
-async def test_entries_on_a_blocked_disk_are_not_forgotten(ram_path: Path, slow_disk: SlowDisk) -> None:
-    cache = filled(ram_path / "answers.db")
+async def test_entries_on_a_blocked_disk_are_not_forgotten(tmp_path: Path, slow_disk: SlowDisk) -> None:
+    cache = filled(tmp_path / "answers.db")
     entries = cache.stats().entries
     slow_disk.start_fault()
     await wait_open(cache)
@@ -172,10 +172,10 @@ async def test_entries_on_a_blocked_disk_are_not_forgotten(ram_path: Path, slow_
 
 
 async def test_a_blocked_writer_does_not_fill_the_memory(
-    ram_path: Path, slow_disk: SlowDisk, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, slow_disk: SlowDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backpressure, "STALL_SECONDS", 0.1)
-    cache = small_cache(capacity="64MiB", path=ram_path / "answers.db")
+    cache = small_cache(capacity="64MiB", path=tmp_path / "answers.db")
     store = store_of(cache)
     assert isinstance(store, SqliteStore)
     writer = store._writer
@@ -204,8 +204,8 @@ async def test_a_blocked_writer_does_not_fill_the_memory(
     await asyncio.to_thread(check_and_close, cache)
 
 
-async def test_a_missing_entry_is_forgotten(ram_path: Path) -> None:
-    cache = filled(ram_path / "answers.db")
+async def test_a_missing_entry_is_forgotten(tmp_path: Path) -> None:
+    cache = filled(tmp_path / "answers.db")
     store = store_of(cache)
     key = next(iter(store.scan())).key
     await asyncio.to_thread(store.apply(evict=[key]).result)
@@ -215,17 +215,16 @@ async def test_a_missing_entry_is_forgotten(ram_path: Path) -> None:
     await asyncio.to_thread(check_and_close, cache)
 
 
-async def test_many_concurrent_reads_do_not_open_the_breaker(ram_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_concurrent_reads_do_not_open_the_breaker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(async_reads, "DEADLINE", 30.0)  # not a matter of time, however slow the machine
-    cache = filled(ram_path / "answers.db")
+    cache = filled(tmp_path / "answers.db")
     outcomes = await asyncio.gather(*(fetch(cache, name % ENTRIES) for name in range(3000)))
     assert {outcome for outcome, _ in outcomes} == {"hit"}
     assert cache.stats().breaker.opened == 0
     await asyncio.to_thread(check_and_close, cache)
 
 
-async def test_readers_hand_over_without_waiting(ram_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = ram_path / "answers.db"
+async def test_readers_hand_over_without_waiting(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with filled(path) as owner, small_cache(capacity="8MiB", path=path) as reader:
         assert (await fetch(reader, 1))[0] == "hit"
         assert (await fetch(reader, "new"))[0] == "miss"
@@ -242,15 +241,15 @@ async def test_readers_hand_over_without_waiting(ram_path: Path, monkeypatch: py
         free.set()
 
 
-async def test_a_closed_cache(ram_path: Path) -> None:
-    cache = filled(ram_path / "answers.db")
+async def test_a_closed_cache(tmp_path: Path) -> None:
+    cache = filled(tmp_path / "answers.db")
     cache.close()
     assert (await fetch(cache, 1))[0] == "miss"
     assert cache.stats().breaker.opened == 0
 
 
-def test_a_failed_read_raises(ram_path: Path, slow_disk: SlowDisk) -> None:
-    cache = filled(ram_path / "answers.db")
+def test_a_failed_read_raises(tmp_path: Path, slow_disk: SlowDisk) -> None:
+    cache = filled(tmp_path / "answers.db")
     store = store_of(cache)
     key = next(iter(store.scan())).key
     found = store.get(key)

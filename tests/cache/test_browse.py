@@ -42,8 +42,8 @@ def fill(cache: Cache, **where: Any) -> dict[str, str]:
 
 
 @pytest.fixture(params=["memory", "file", "encrypted"])
-def cache(request: pytest.FixtureRequest, ram_path: Path) -> Any:
-    path = None if request.param == "memory" else ram_path / "answers.db"
+def cache(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    path = None if request.param == "memory" else tmp_path / "answers.db"
     key = secrets.token_bytes(32) if request.param == "encrypted" else None
     with small_cache(path=path, encryption_key=key) as cache:
         yield cache
@@ -68,10 +68,10 @@ def test_search_finds_entries_by_their_first_words(cache: Cache) -> None:
     assert cache._internal.browser.page(search="rivers", words=True)["total"] == 0
 
 
-def test_a_listing_counts_no_requests_and_leaves_the_memory_tier_alone(ram_path: Path) -> None:
-    with small_cache(path=ram_path / "answers.db") as cache:
+def test_a_listing_counts_no_requests_and_leaves_the_memory_tier_alone(tmp_path: Path) -> None:
+    with small_cache(path=tmp_path / "answers.db") as cache:
         keys = fill(cache)
-    with small_cache(path=ram_path / "answers.db") as cache:
+    with small_cache(path=tmp_path / "answers.db") as cache:
         arrived = admission_of(cache).arrived
         cache._internal.browser.page(search="the", words=True)
         assert admission_of(cache).arrived == arrived

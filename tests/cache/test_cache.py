@@ -385,8 +385,7 @@ def test_synchronous_is_passed_to_the_store(tmp_path: Path, synchronous: str, le
         assert store._writer._connection.pragma("synchronous") == level
 
 
-def test_another_secret_finds_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "answers.db"
+def test_another_secret_finds_nothing(path: Path) -> None:
     with small_cache(path=path, secret=b"the first secret") as cache:
         key = cache.fetch(CHAT, request_of(1), Upstream()(1)).key
         with small_cache(path=path, secret=b"another secret!!") as reader:
@@ -485,8 +484,8 @@ def test_every_policy_can_run_a_cache() -> None:
     wait_ended(child)
 
 
-def test_an_answer_says_how_much_room_it_takes(ram_path: Path) -> None:
-    for path in (None, ram_path / "answers.db"):
+def test_an_answer_says_how_much_room_it_takes(tmp_path: Path) -> None:
+    for path in (None, tmp_path / "answers.db"):
         with small_cache(path=path) as cache:
             first, again = (cache.fetch(CHAT, request_of(1), Upstream()(1)) for _ in range(2))
             assert (first.outcome, again.outcome) == ("miss", "hit")

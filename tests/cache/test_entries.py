@@ -32,8 +32,8 @@ def filled(**options: Any) -> Cache:
 
 
 @pytest.fixture(params=["memory", "file"])
-def cache(request: pytest.FixtureRequest, ram_path: Path) -> Any:
-    with filled(path=ram_path / "answers.db" if request.param == "file" else None) as cache:
+def cache(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    with filled(path=tmp_path / "answers.db" if request.param == "file" else None) as cache:
         yield cache
         cache.check()
 
@@ -152,8 +152,7 @@ def test_bad_input(cache: Cache, bad: dict[str, Any]) -> None:
         cache.entry("no key")
 
 
-def test_a_reader_and_the_next_owner_list_the_same(ram_path: Path) -> None:
-    path = ram_path / "answers.db"
+def test_a_reader_and_the_next_owner_list_the_same(path: Path) -> None:
     with filled(path=path, policy="adaptive") as owner:
         owner.maintain()
         store_of(owner).flush()
@@ -167,7 +166,7 @@ def test_a_reader_and_the_next_owner_list_the_same(ram_path: Path) -> None:
         again.check()
 
 
-def test_statistics_of_oracle_and_disk(ram_path: Path) -> None:
+def test_statistics_of_oracle_and_disk(tmp_path: Path) -> None:
     with small_cache(capacity="64KiB", policy="vsocb", ids=50) as cache:
         assert cache.stats().oracle_seconds == 0.0
         for k in range(60):
@@ -176,7 +175,7 @@ def test_statistics_of_oracle_and_disk(ram_path: Path) -> None:
         assert stats.oracle_calls > 0
         assert 0.0 < stats.oracle_seconds < 60.0
         assert (stats.disk_bytes, stats.size_limit) == (0, 1 << 16)
-    with filled(path=ram_path / "answers.db") as cache:
+    with filled(path=tmp_path / "answers.db") as cache:
         cache.maintain()
         stats = cache.stats()
         assert 0 < stats.bytes < stats.disk_bytes <= stats.size_limit == 1 << 20

@@ -45,8 +45,8 @@ def fetch_all(cache: Cache, names: range, n: int = 3000) -> int:
     return hits
 
 
-def test_a_full_disk(ram_path: Path, faults: DiskFaults, caplog: pytest.LogCaptureFixture) -> None:
-    with small_cache(capacity=SIZE_LIMIT, path=ram_path / "answers.db") as cache:
+def test_a_full_disk(tmp_path: Path, faults: DiskFaults, caplog: pytest.LogCaptureFixture) -> None:
+    with small_cache(capacity=SIZE_LIMIT, path=tmp_path / "answers.db") as cache:
         fetch_all(cache, range(100))
         store_of(cache).flush()
         faults.full = True
@@ -64,8 +64,8 @@ def test_a_full_disk(ram_path: Path, faults: DiskFaults, caplog: pytest.LogCaptu
         cache.check()
 
 
-def test_a_disk_that_fails_at_random(ram_path: Path, faults: DiskFaults) -> None:
-    with small_cache(capacity=SIZE_LIMIT, path=ram_path / "answers.db") as cache:
+def test_a_disk_that_fails_at_random(tmp_path: Path, faults: DiskFaults) -> None:
+    with small_cache(capacity=SIZE_LIMIT, path=tmp_path / "answers.db") as cache:
         faults.error_rate = 0.02
         for _ in range(3):
             fetch_all(cache, range(300))
@@ -76,8 +76,7 @@ def test_a_disk_that_fails_at_random(ram_path: Path, faults: DiskFaults) -> None
         cache.check()
 
 
-def test_damaged_rows_are_misses(ram_path: Path) -> None:
-    path = ram_path / "answers.db"
+def test_damaged_rows_are_misses(path: Path) -> None:
     with small_cache(capacity=SIZE_LIMIT, path=path) as cache:
         fetch_all(cache, range(200))
     content = bytearray(path.read_bytes())
@@ -93,8 +92,8 @@ def test_damaged_rows_are_misses(ram_path: Path) -> None:
         cache.check()
 
 
-def test_a_closed_cache_still_answers(ram_path: Path) -> None:
-    for path in (None, ram_path / "answers.db"):
+def test_a_closed_cache_still_answers(tmp_path: Path) -> None:
+    for path in (None, tmp_path / "answers.db"):
         cache = small_cache(capacity=SIZE_LIMIT, path=path)
         fetch_all(cache, range(5))
         cache.close()
@@ -103,8 +102,8 @@ def test_a_closed_cache_still_answers(ram_path: Path) -> None:
         cache.maintain()
 
 
-def test_the_size_limit_holds_under_mixed_load(ram_path: Path) -> None:
-    counts = fill_with_mixed_sizes(ram_path / "answers.db", requests=400)
+def test_the_size_limit_holds_under_mixed_load(tmp_path: Path) -> None:
+    counts = fill_with_mixed_sizes(tmp_path / "answers.db", requests=400)
     assert counts["samples"] > 10
     assert counts["evictions"] > 50
 
@@ -137,8 +136,7 @@ def test_a_failed_put_is_forgotten_and_a_newer_one_is_not() -> None:
         cache.check()
 
 
-def test_forget_returns_after_the_disk_has_removed_the_entry(ram_path: Path, faults: DiskFaults) -> None:
-    path = ram_path / "answers.db"
+def test_forget_returns_after_the_disk_has_removed_the_entry(path: Path, faults: DiskFaults) -> None:
     with small_cache(capacity=SIZE_LIMIT, path=path) as cache:
         keys = [cache.fetch(CHAT, request_of(name), Upstream()(name)).key for name in range(2)]
         store_of(cache).flush()

@@ -418,8 +418,7 @@ def test_another_process_reads_what_one_has_stored(tmp_path: Path, caplog: pytes
         cache.check()
 
 
-def test_results_survive_in_an_encrypted_file(tmp_path: Path) -> None:
-    path = tmp_path / "answers.db"
+def test_results_survive_in_an_encrypted_file(path: Path) -> None:
     for calls in (1, 0):
         made: list[Any] = []
 

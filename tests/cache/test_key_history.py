@@ -27,8 +27,8 @@ def causes(cache: Cache, key: str) -> list[str]:
 
 
 @pytest.fixture(params=["memory", "file"])
-def cache(request: pytest.FixtureRequest, ram_path: Path) -> Any:
-    path = ram_path / "answers.db" if request.param == "file" else None
+def cache(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    path = tmp_path / "answers.db" if request.param == "file" else None
     with small_cache(path=path, clock=Clock(step=0.001), quotas={"small": 20_000}) as cache:
         yield cache
         cache.check()
@@ -96,18 +96,18 @@ def test_an_answer_that_the_policy_refuses_is_recorded() -> None:
         assert cache._internal.browser.request(bytes.fromhex(refused)) is not None, "its request is kept for a while"
 
 
-def test_a_lost_entry_is_recorded(ram_path: Path) -> None:
-    with small_cache(path=ram_path / "answers.db") as cache:
+def test_a_lost_entry_is_recorded(tmp_path: Path) -> None:
+    with small_cache(path=tmp_path / "answers.db") as cache:
         key = fetch(cache, "lost")
         store_of(cache).apply(evict=[bytes.fromhex(key)]).result()
         fetch(cache, "lost")
         assert causes(cache, key) == ["lost"]
 
 
-def test_entries_that_do_not_fit_at_the_start_are_recorded(ram_path: Path) -> None:
-    with small_cache(path=ram_path / "answers.db") as cache:
+def test_entries_that_do_not_fit_at_the_start_are_recorded(tmp_path: Path) -> None:
+    with small_cache(path=tmp_path / "answers.db") as cache:
         keys = [fetch(cache, name, 10_000, tenant="a") for name in range(10)]
-    with small_cache(path=ram_path / "answers.db", quotas={"a": 50_000}) as cache:
+    with small_cache(path=tmp_path / "answers.db", quotas={"a": 50_000}) as cache:
         gone = [key for key in keys if store_of(cache).get(bytes.fromhex(key)) is None]
         assert len(gone) > 5
         assert {cause for key in gone for cause in causes(cache, key)} == {"at start"}
@@ -161,8 +161,7 @@ def test_a_hit_writes_no_record() -> None:
         assert admission_of(cache).history.written == written == 0
 
 
-def test_a_reader_knows_stored_requests_and_no_records(ram_path: Path) -> None:
-    path = ram_path / "answers.db"
+def test_a_reader_knows_stored_requests_and_no_records(path: Path) -> None:
     with small_cache(path=path) as owner, small_cache(path=path) as reader:
         key = fetch(owner, 1)
         store_of(owner).flush()

@@ -9,8 +9,8 @@ import pytest
 from tests.support.cache_kills import expected_after, kill_repeatedly
 
 
-def test_killed_under_load(ram_path: Path) -> None:
-    counts = kill_repeatedly(ram_path, 6)
+def test_killed_under_load(tmp_path: Path) -> None:
+    counts = kill_repeatedly(tmp_path, 6)
     assert counts["written"] > 0
     assert counts["answers"] > 0
 

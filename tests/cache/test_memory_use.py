@@ -56,9 +56,9 @@ CODE = """
 
 
 @pytest.mark.parametrize("kind", ["library", "proxy", "memory tier"])
-def test_entries_take_the_memory_that_is_charged(kind: str, ram_path: Path) -> None:
+def test_entries_take_the_memory_that_is_charged(kind: str, tmp_path: Path) -> None:
     for _ in range(1 + (kind == "memory tier")):  # one process writes the file, another one reads it
-        child = spawn(CODE, kind, ram_path / "answers.db")
+        child = spawn(CODE, kind, tmp_path / "answers.db")
         out, err = child.communicate()
         assert child.returncode == 0, err
     found = json.loads(out)

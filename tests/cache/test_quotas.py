@@ -28,8 +28,8 @@ def used_bytes(cache: Cache, tenant: str) -> int:
 
 
 @pytest.mark.parametrize("policy", ["lru", "gdsf-cost", "adaptive"])
-def test_the_quota_holds(policy: str, ram_path: Path) -> None:
-    for path in (None, ram_path / f"{policy}.db"):
+def test_the_quota_holds(policy: str, tmp_path: Path) -> None:
+    for path in (None, tmp_path / f"{policy}.db"):
         with small_cache(policy=policy, quotas={"a": QUOTA, "c": 0}, path=path) as cache:
             rng = random.Random(1)
             for k in range(300):
@@ -131,8 +131,7 @@ def test_an_answer_above_the_quota_evicts_the_older_one() -> None:
         cache.check()
 
 
-def test_a_smaller_quota_after_a_restart(ram_path: Path) -> None:
-    path = ram_path / "answers.db"
+def test_a_smaller_quota_after_a_restart(path: Path) -> None:
     with small_cache(path=path, policy="adaptive") as cache:
         for name in range(30):
             fetch(cache, name, "a", cost=float(name))

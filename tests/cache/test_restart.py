@@ -144,8 +144,7 @@ def fill(cache: Cache, names: range, n: int = 4000) -> None:
         cache.fetch(CHAT, request_of(name), Upstream()(name, n))
 
 
-def test_entries_and_state_survive(tmp_path: Path) -> None:
-    path = tmp_path / "answers.db"
+def test_entries_and_state_survive(path: Path) -> None:
     with small_cache(path=path, policy="gdsf-cost") as cache:
         fill(cache, range(300))
         fill(cache, range(290, 300))
@@ -163,8 +162,7 @@ def test_entries_and_state_survive(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change", [{"policy": "lru"}, {"capacity": "2MiB"}, {"policy": "lru", "capacity": "3MiB"}, {"ids": 1000}]
 )
-def test_another_policy_or_capacity_starts_from_the_entries(tmp_path: Path, change: dict[str, Any]) -> None:
-    path = tmp_path / "answers.db"
+def test_another_policy_or_capacity_starts_from_the_entries(path: Path, change: dict[str, Any]) -> None:
     with small_cache(path=path, policy="gdsf-cost", capacity="1MiB") as cache:
         fill(cache, range(200))
         before = residents(cache)
@@ -173,8 +171,7 @@ def test_another_policy_or_capacity_starts_from_the_entries(tmp_path: Path, chan
         cache.check()
 
 
-def test_a_smaller_capacity_keeps_the_entries_that_fit(tmp_path: Path) -> None:
-    path = tmp_path / "answers.db"
+def test_a_smaller_capacity_keeps_the_entries_that_fit(path: Path) -> None:
     with small_cache(path=path, capacity="3MiB") as cache:
         fill(cache, range(400))
         before = residents(cache)
@@ -183,8 +180,7 @@ def test_a_smaller_capacity_keeps_the_entries_that_fit(tmp_path: Path) -> None:
         cache.check()
 
 
-def test_a_damaged_snapshot_loses_the_state_and_no_entries(tmp_path: Path) -> None:
-    path = tmp_path / "answers.db"
+def test_a_damaged_snapshot_loses_the_state_and_no_entries(path: Path) -> None:
     with small_cache(path=path) as cache:
         fill(cache, range(50))
         before = residents(cache)
@@ -196,8 +192,7 @@ def test_a_damaged_snapshot_loses_the_state_and_no_entries(tmp_path: Path) -> No
             cache.check()
 
 
-def test_entries_newer_than_the_snapshot_are_settled(tmp_path: Path) -> None:
-    path = tmp_path / "answers.db"
+def test_entries_newer_than_the_snapshot_are_settled(path: Path) -> None:
     with small_cache(path=path) as cache:
         fill(cache, range(20))
     with SqliteStore(path, 1 << 20) as store:
@@ -235,8 +230,7 @@ def test_entries_that_the_policy_rejects_are_removed() -> None:
         admission.check()
 
 
-def test_expired_entries_are_removed(tmp_path: Path) -> None:
-    path = tmp_path / "answers.db"
+def test_expired_entries_are_removed(path: Path) -> None:
     with small_cache(path=path, clock=lambda: 1000.0, ttl=10.0) as cache:
         fill(cache, range(10))
     with small_cache(path=path, clock=lambda: 2000.0) as cache:

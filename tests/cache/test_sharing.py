@@ -59,8 +59,7 @@ def open_cache(path: Path) -> Cache:
     return small_cache(capacity=2 << 20, path=path)
 
 
-def test_a_reader_reads_and_hands_over(ram_path: Path) -> None:
-    path = ram_path / "answers.db"
+def test_a_reader_reads_and_hands_over(path: Path) -> None:
     with open_cache(path) as cache:
         cache.fetch(CHAT, request_of(1), Upstream()(1))
         store_of(cache).flush()
@@ -85,8 +84,7 @@ def test_a_reader_reads_and_hands_over(ram_path: Path) -> None:
         wait_ended(child)
 
 
-def test_a_reader_in_the_same_process_cannot_purge(ram_path: Path) -> None:
-    path = ram_path / "answers.db"
+def test_a_reader_in_the_same_process_cannot_purge(path: Path) -> None:
     with open_cache(path) as cache:
         cache.fetch(CHAT, request_of(1), Upstream()(1))
         store_of(cache).flush()
@@ -97,8 +95,7 @@ def test_a_reader_in_the_same_process_cannot_purge(ram_path: Path) -> None:
                 reader.purge()
 
 
-def test_a_reader_becomes_the_owner_when_the_owner_is_killed(ram_path: Path) -> None:
-    path = ram_path / "answers.db"
+def test_a_reader_becomes_the_owner_when_the_owner_is_killed(path: Path) -> None:
     first = spawn(CHILD, path)
     assert read_line(first) == "ready"
     second = spawn(CHILD, path)
@@ -125,8 +122,7 @@ def test_a_reader_becomes_the_owner_when_the_owner_is_killed(ram_path: Path) -> 
         cache.check()
 
 
-def test_a_reader_becomes_the_owner_when_the_owner_closes(ram_path: Path) -> None:
-    path = ram_path / "answers.db"
+def test_a_reader_becomes_the_owner_when_the_owner_closes(path: Path) -> None:
     owner, reader = open_cache(path), open_cache(path)
     owner.fetch(CHAT, request_of(1), Upstream()(1))
     owner.close()
@@ -137,8 +133,7 @@ def test_a_reader_becomes_the_owner_when_the_owner_closes(ram_path: Path) -> Non
     reader.close()
 
 
-def test_a_full_spool_loses_only_the_answer(ram_path: Path) -> None:
-    path = ram_path / "answers.db"
+def test_a_full_spool_loses_only_the_answer(path: Path) -> None:
     with open_cache(path), open_cache(path) as reader:
         for name in range(40):
             answer = reader.fetch(CHAT, request_of(name), Upstream()(name, 20_000))
@@ -146,8 +141,8 @@ def test_a_full_spool_loses_only_the_answer(ram_path: Path) -> None:
         assert reader.stats().handover_failed > 0
 
 
-def test_a_collected_answer_does_not_replace_a_newer_one(ram_path: Path) -> None:
-    path, now = ram_path / "answers.db", [1000.0]
+def test_a_collected_answer_does_not_replace_a_newer_one(tmp_path: Path) -> None:
+    path, now = tmp_path / "answers.db", [1000.0]
     clock = lambda: now[0]  # noqa: E731
     with (
         small_cache(capacity=2 << 20, path=path, clock=clock) as owner,
@@ -163,8 +158,7 @@ def test_a_collected_answer_does_not_replace_a_newer_one(ram_path: Path) -> None
         owner.check()
 
 
-def test_a_purge_includes_answers_that_were_handed_over(ram_path: Path) -> None:
-    path = ram_path / "answers.db"
+def test_a_purge_includes_answers_that_were_handed_over(path: Path) -> None:
     with open_cache(path) as owner, open_cache(path) as reader:
         for name in range(5):
             reader.fetch(CHAT, request_of(name), Upstream()(name))
@@ -174,8 +168,7 @@ def test_a_purge_includes_answers_that_were_handed_over(ram_path: Path) -> None:
         owner.check()
 
 
-def test_a_cache_that_is_not_closed_releases_the_store(ram_path: Path) -> None:
-    path = ram_path / "answers.db"
+def test_a_cache_that_is_not_closed_releases_the_store(path: Path) -> None:
     cache = open_cache(path)
     cache.fetch(CHAT, request_of(1), Upstream()(1))
     thread = cache._internal.coordinator._thread._thread
@@ -216,8 +209,8 @@ print("done", flush=True)
 """
 
 
-def test_a_child_of_the_owner_is_a_reader(ram_path: Path) -> None:
-    child = spawn(FORKS, ram_path / "answers.db")
+def test_a_child_of_the_owner_is_a_reader(tmp_path: Path) -> None:
+    child = spawn(FORKS, tmp_path / "answers.db")
     assert read_line(child) == "done"
     wait_ended(child)
 
@@ -248,8 +241,8 @@ print("done", flush=True)
 """
 
 
-def test_a_child_becomes_the_owner_when_its_parent_closes(ram_path: Path) -> None:
-    child = spawn(FORKED_OWNER, ram_path / "answers.db")
+def test_a_child_becomes_the_owner_when_its_parent_closes(tmp_path: Path) -> None:
+    child = spawn(FORKED_OWNER, tmp_path / "answers.db")
     assert read_line(child) == "done"
     wait_ended(child)
 
@@ -258,8 +251,7 @@ def request_counts(cache: Cache) -> dict[str, float]:
     return {row.key: row.requests for row in cache.entries(limit=1000).rows}
 
 
-def test_hits_of_readers_reach_the_owner(ram_path: Path) -> None:
-    path = ram_path / "answers.db"
+def test_hits_of_readers_reach_the_owner(path: Path) -> None:
     options = {"capacity": 2 << 20, "path": path, "policy": "gdsf-cost", "shadows": ("lru",)}
     with small_cache(**options) as owner, small_cache(**options) as reader:
         keys = [owner.fetch(CHAT, request_of(name), Upstream()(name)).key for name in range(3)]
@@ -280,8 +272,7 @@ def test_hits_of_readers_reach_the_owner(ram_path: Path) -> None:
         owner.check()
 
 
-def test_a_reader_that_does_not_report_hits(ram_path: Path) -> None:
-    path = ram_path / "answers.db"
+def test_a_reader_that_does_not_report_hits(path: Path) -> None:
     with open_cache(path) as owner, small_cache(capacity=2 << 20, path=path, report_hits=False) as reader:
         key = owner.fetch(CHAT, request_of(1), Upstream()(1)).key
         store_of(owner).flush()
@@ -292,8 +283,7 @@ def test_a_reader_that_does_not_report_hits(ram_path: Path) -> None:
         assert owner._internal.touch({key: 1}) == 1
 
 
-def test_a_reader_that_leaves_or_takes_over_has_told(ram_path: Path) -> None:
-    path = ram_path / "answers.db"
+def test_a_reader_that_leaves_or_takes_over_has_told(path: Path) -> None:
     options = {"capacity": 2 << 20, "path": path, "policy": "gdsf-cost"}
     owner, reader, successor = small_cache(**options), small_cache(**options), small_cache(**options)
     (key,) = [owner.fetch(CHAT, request_of(1), Upstream()(1)).key]
@@ -311,8 +301,7 @@ def test_a_reader_that_leaves_or_takes_over_has_told(ram_path: Path) -> None:
     successor.close()
 
 
-def test_the_number_of_reported_keys_is_bounded(ram_path: Path) -> None:
-    path = ram_path / "answers.db"
+def test_the_number_of_reported_keys_is_bounded(path: Path) -> None:
     with open_cache(path) as owner, open_cache(path) as reader:
         role = reader._internal.coordinator.role
         assert isinstance(role, Reader)
@@ -334,8 +323,7 @@ def test_the_number_of_reported_keys_is_bounded(ram_path: Path) -> None:
         owner.check()
 
 
-def test_damaged_counts_are_dropped(ram_path: Path) -> None:
-    path = ram_path / "answers.db"
+def test_damaged_counts_are_dropped(path: Path) -> None:
     with open_cache(path) as owner, open_cache(path) as reader:
         key = owner.fetch(CHAT, request_of(1), Upstream()(1)).key
         reader._internal.touch({key: 5})

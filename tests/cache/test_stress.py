@@ -78,10 +78,10 @@ def run_load(path: Path, seconds: float) -> None:
         assert len(cache._engine.single_flight) == 0
 
 
-def test_mixed_load(ram_path: Path) -> None:
-    run_load(ram_path / "answers.db", 2.0)
+def test_mixed_load(tmp_path: Path) -> None:
+    run_load(tmp_path / "answers.db", 2.0)
 
 
 @pytest.mark.long
-def test_mixed_load_for_long(ram_path: Path) -> None:
-    run_load(ram_path / "answers.db", 60.0)
+def test_mixed_load_for_long(tmp_path: Path) -> None:
+    run_load(tmp_path / "answers.db", 60.0)

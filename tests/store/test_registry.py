@@ -50,8 +50,7 @@ def test_memory() -> None:
 
 
 @pytest.mark.parametrize("form", ["{}", "sqlite:{}", "sqlite://{}"])
-def test_sqlite_by_absolute_path(form: str, tmp_path: Path) -> None:
-    path = tmp_path / "answers.db"
+def test_sqlite_by_absolute_path(form: str, path: Path) -> None:
     store = open_store(form.format(path), OPTIONS)
     assert isinstance(store, SqliteStore)
     assert store.path == path
@@ -65,8 +64,7 @@ def test_sqlite_by_relative_path(form: str | Path, tmp_path: Path, monkeypatch: 
     assert (tmp_path / str(form).removeprefix("sqlite:")).is_file()
 
 
-def test_the_first_opens_as_owner_and_the_second_as_reader(tmp_path: Path) -> None:
-    path = tmp_path / "answers.db"
+def test_the_first_opens_as_owner_and_the_second_as_reader(path: Path) -> None:
     options = StoreOptions(size_limit=1 << 20, secret=b"secret", synchronous="full", clock=lambda: 1e9)
     owner, reader = open_store(path, options), open_store(f"sqlite:{path}", options)
     assert (owner.owner, reader.owner) == (True, False)

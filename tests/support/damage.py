@@ -97,7 +97,7 @@ def damage(content: bytes, rng: random.Random, counts: dict[str, int]) -> bytes:
 
 
 def damage_and_use(
-    crashed_file: Path, ram_path: Path, rounds: int, seed: int, progress: Callable[[int], object] = lambda _: None
+    crashed_file: Path, parent: Path, rounds: int, seed: int, progress: Callable[[int], object] = lambda _: None
 ) -> dict[str, int]:
     """Damage a copy of the file, or of its log, and use it twice, as often as asked."""
     rng = random.Random(seed)
@@ -106,7 +106,7 @@ def damage_and_use(
     written["-wal"] = written["-wal"][:end]
     counts = dict.fromkeys(("rounds", "flipped_bits", "truncated", "swapped", "refused", "intact", "answers"), 0)
     for k in range(rounds):
-        folder = ram_path / f"round{k}"
+        folder = parent / f"round{k}"
         folder.mkdir()
         path = folder / "answers.db"
         damaged = rng.choice(["", "-wal"])

@@ -23,9 +23,9 @@ def crashed_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_damaged_files_never_give_a_wrong_answer(
-    crashed_file: Path, ram_path: Path, caplog: pytest.LogCaptureFixture
+    crashed_file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    counts = damage_and_use(crashed_file, ram_path, 300, 0)
+    counts = damage_and_use(crashed_file, tmp_path, 300, 0)
     assert counts["intact"] > 0, "every round lost an answer, even those with harmless damage"
     assert counts["intact"] < counts["rounds"], "no round lost an answer: the damage has no effect"
     assert counts["refused"] < counts["rounds"] / 10
@@ -34,8 +34,8 @@ def test_damaged_files_never_give_a_wrong_answer(
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(1, 11))
-def test_damaged_files_never_give_a_wrong_answer_for_long(crashed_file: Path, ram_path: Path, seed: int) -> None:
-    damage_and_use(crashed_file, ram_path, 1000, seed)
+def test_damaged_files_never_give_a_wrong_answer_for_long(crashed_file: Path, tmp_path: Path, seed: int) -> None:
+    damage_and_use(crashed_file, tmp_path, 1000, seed)
 
 
 def test_damage_to_an_open_file_never_gives_a_wrong_answer(tmp_path: Path) -> None:
@@ -61,8 +61,7 @@ def test_damage_to_an_open_file_never_gives_a_wrong_answer(tmp_path: Path) -> No
         store.close()
 
 
-def test_a_damaged_row_is_deleted_and_the_others_stay(tmp_path: Path) -> None:
-    path = tmp_path / "answers.db"
+def test_a_damaged_row_is_deleted_and_the_others_stay(path: Path) -> None:
     store = SqliteStore(path, SIZE_LIMIT, SqliteOptions(memory_tier=0))
     entries = [entry_of(store, name) for name in range(4)]
     for entry in entries:
@@ -86,8 +85,7 @@ def test_a_damaged_row_is_deleted_and_the_others_stay(tmp_path: Path) -> None:
     store.close()
 
 
-def test_expiry_removes_damaged_rows_and_names_only_the_others(tmp_path: Path) -> None:
-    path = tmp_path / "answers.db"
+def test_expiry_removes_damaged_rows_and_names_only_the_others(path: Path) -> None:
     with SqliteStore(path, SIZE_LIMIT, SqliteOptions(memory_tier=0, clock=lambda: 0.0)) as store:
         entries = [entry_of(store, name, expires=1.0) for name in range(2)]
         for entry in entries:
@@ -101,8 +99,7 @@ def test_expiry_removes_damaged_rows_and_names_only_the_others(tmp_path: Path) -
         assert store.totals() == (0, 0)
 
 
-def test_rows_written_with_another_secret_are_not_accepted(tmp_path: Path) -> None:
-    path = tmp_path / "answers.db"
+def test_rows_written_with_another_secret_are_not_accepted(path: Path) -> None:
     store = SqliteStore(path, SIZE_LIMIT, SqliteOptions(secret=b"one"))
     entry = entry_of(store, 0)
     store.apply(entry, snapshot=b"state")
@@ -126,8 +123,7 @@ def test_rows_written_with_another_secret_are_not_accepted(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("change", ["seal = zeroblob(16)", "value = 'text'", "value = zeroblob(16)"])
-def test_a_damaged_mark_of_the_secret_is_rewritten(tmp_path: Path, change: str) -> None:
-    path = tmp_path / "answers.db"
+def test_a_damaged_mark_of_the_secret_is_rewritten(path: Path, change: str) -> None:
     with SqliteStore(path, SIZE_LIMIT, SqliteOptions(secret=b"one")) as store:
         entry = entry_of(store, 0)
         store.apply(entry)
@@ -143,9 +139,8 @@ def test_a_damaged_mark_of_the_secret_is_rewritten(tmp_path: Path, change: str) 
 
 @pytest.mark.parametrize("content", [b"not a database, by any means " * 200, b"SQLite format 3\0" + b"\xff" * 5000])
 def test_an_unrecognisable_file_is_quarantined_only_where_the_path_is_ours(
-    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, path: Path, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = tmp_path / "answers.db"
     path.write_bytes(content)
     with pytest.raises(StoreError, match="is not recognisable as a file of knapcache; it was not changed"):
         SqliteStore(path, SIZE_LIMIT)

@@ -40,12 +40,12 @@ def succeeds(done: Future[None]) -> bool:
 @pytest.mark.parametrize("memory_tier", [0, None])
 @pytest.mark.parametrize("seed", range(3))
 def test_random_io_errors_never_give_a_wrong_or_evicted_entry(
-    ram_path: Path, disk: FaultyVFS, seed: int, memory_tier: int | None
+    tmp_path: Path, disk: FaultyVFS, seed: int, memory_tier: int | None
 ) -> None:
     disk.faults.rng = rng = random.Random(seed)
     names = 40
     with SqliteStore(
-        ram_path / "answers.db", SIZE_LIMIT, SqliteOptions(vfs=disk.name, memory_tier=memory_tier)
+        tmp_path / "answers.db", SIZE_LIMIT, SqliteOptions(vfs=disk.name, memory_tier=memory_tier)
     ) as store:
         held: dict[int, int] = {}
         disk.faults.error_rate = 0.02
@@ -178,8 +178,7 @@ def test_writes_fail_when_the_file_may_not_grow(tmp_path: Path) -> None:
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
 
 
-def test_a_database_locked_by_another_process_can_be_read(tmp_path: Path) -> None:
-    path = tmp_path / "answers.db"
+def test_a_database_locked_by_another_process_can_be_read(path: Path) -> None:
     with SqliteStore(path, SIZE_LIMIT, SqliteOptions(busy_timeout=0.1, memory_tier=0)) as store:
         entry, other = entry_of(store, 0), entry_of(store, 1)
         store.apply(entry).result()
@@ -223,10 +222,9 @@ def test_failed_writes_leave_the_backlog(tmp_path: Path, disk: FaultyVFS) -> Non
 
 
 def test_late_evictions_are_made_when_the_store_is_closed(
-    tmp_path: Path, disk: FaultyVFS, monkeypatch: pytest.MonkeyPatch
+    path: Path, disk: FaultyVFS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "RETRY_SECONDS", 1e6)
-    path = tmp_path / "answers.db"
     with SqliteStore(path, SIZE_LIMIT, SqliteOptions(vfs=disk.name)) as store:
         store.apply(entry_of(store, "kept")).result()
         store.apply(entry_of(store, "evicted")).result()

@@ -76,8 +76,7 @@ def load(store: SqliteStore, sizes: Sizes, volume: float, seed: int) -> int:
 
 
 @pytest.mark.parametrize("shape", LOADS)
-def test_files_never_exceed_the_size_limit(ram_path: Path, shape: str) -> None:
-    path = ram_path / "answers.db"
+def test_files_never_exceed_the_size_limit(path: Path, shape: str) -> None:
     with SqliteStore(path, 2 * MB) as store, DiskUsageMonitor(path) as usage:
         load(store, LOADS[shape], 4, 0)
         assert not {"refused", "failed_writes"} & set(store.counters()), (
@@ -91,8 +90,7 @@ def test_files_never_exceed_the_size_limit(ram_path: Path, shape: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("size_limit", [1 * MB, 8 * MB, 64 * MB])
 @pytest.mark.parametrize("shape", LOADS)
-def test_files_never_exceed_the_size_limit_for_long(ram_path: Path, shape: str, size_limit: int) -> None:
-    path = ram_path / "answers.db"
+def test_files_never_exceed_the_size_limit_for_long(path: Path, shape: str, size_limit: int) -> None:
     with SqliteStore(path, size_limit) as store, DiskUsageMonitor(path) as usage:
         held = load(store, LOADS[shape], 6 if size_limit < 64 * MB else 1.5, 1)
         assert not {"refused", "failed_writes"} & set(store.counters())
@@ -101,8 +99,7 @@ def test_files_never_exceed_the_size_limit_for_long(ram_path: Path, shape: str, 
     assert shape != "typical" or size_limit < 64 * MB or held > 0.7 * size_limit
 
 
-def test_writes_are_refused_while_a_long_read_keeps_the_log_from_being_emptied(tmp_path: Path) -> None:
-    path = tmp_path / "answers.db"
+def test_writes_are_refused_while_a_long_read_keeps_the_log_from_being_emptied(path: Path) -> None:
     with SqliteStore(path, 2 * MB, SqliteOptions(busy_timeout=0.05)) as store:
         store.apply(entry_of(store, "first")).result()
         reader = spawn(
@@ -130,8 +127,7 @@ def test_writes_are_refused_while_a_long_read_keeps_the_log_from_being_emptied(t
         store.check()
 
 
-def test_a_smaller_size_limit_keeps_the_youngest_entries(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = tmp_path / "answers.db"
+def test_a_smaller_size_limit_keeps_the_youngest_entries(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with SqliteStore(path, 8 * MB) as store:
         for name in range(300):
             store.apply(entry_of(store, name, 15_000, version=name), snapshot=b"state")
@@ -147,8 +143,7 @@ def test_a_smaller_size_limit_keeps_the_youngest_entries(tmp_path: Path, caplog:
         assert store.totals().entries == len(held)
 
 
-def test_more_evictions_than_the_log_can_hold_are_split(ram_path: Path) -> None:
-    path = ram_path / "answers.db"
+def test_more_evictions_than_the_log_can_hold_are_split(path: Path) -> None:
     with SqliteStore(path, 2 * MB) as store, DiskUsageMonitor(path) as usage:
         entries = [entry_of(store, name, 100) for name in range(1500)]
         for entry in entries:
@@ -206,9 +201,8 @@ def test_the_parts_add_up_to_the_size_limit(size_limit: int) -> None:
     assert 30_000 < parts.max_entry_size <= parts.capacity
 
 
-def test_a_full_table_is_refused(tmp_path: Path) -> None:
+def test_a_full_table_is_refused(path: Path) -> None:
     """If sizes were ever charged too low, `max_page_count` would still limit the file."""
-    path = tmp_path / "answers.db"
     with SqliteStore(path, 2 * MB) as store:
         object.__setattr__(store.layout, "capacity", 100 * MB)
         done = [store.apply(entry_of(store, name, 20_000)) for name in range(200)]

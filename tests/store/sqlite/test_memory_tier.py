@@ -95,8 +95,7 @@ def test_an_entry_that_changed_between_two_lookups_is_not_added(tmp_path: Path, 
         assert store.get(key_of("a")) == (None if evicted else newer)
 
 
-def test_an_entry_that_was_read_from_the_file_is_in_memory_afterwards(tmp_path: Path) -> None:
-    path = tmp_path / "answers.db"
+def test_an_entry_that_was_read_from_the_file_is_in_memory_afterwards(path: Path) -> None:
     with SqliteStore(path, 1 << 20) as store:
         stored = entry_of(store, "a")
         store.apply(stored).result()

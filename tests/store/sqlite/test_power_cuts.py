@@ -22,15 +22,15 @@ def disk() -> Iterator[PowerCutVFS]:
     disk.unregister()
 
 
-def test_full_loses_no_acknowledged_change(ram_path: Path, disk: PowerCutVFS) -> None:
-    counts = cut_power_repeatedly(ram_path, disk, 15, 1, "full")
+def test_full_loses_no_acknowledged_change(tmp_path: Path, disk: PowerCutVFS) -> None:
+    counts = cut_power_repeatedly(tmp_path, disk, 15, 1, "full")
     assert counts["torn"] > 0  # how many depends on thread scheduling
     assert counts["lost"] == 0
 
 
-def test_normal_loses_only_the_youngest_changes(ram_path: Path, disk: PowerCutVFS) -> None:
+def test_normal_loses_only_the_youngest_changes(tmp_path: Path, disk: PowerCutVFS) -> None:
     for seed in range(2, 10):  # whether a cut finds something to lose depends on thread scheduling
-        folder = ram_path / str(seed)
+        folder = tmp_path / str(seed)
         folder.mkdir()
         counts = cut_power_repeatedly(folder, disk, 15, seed, "normal")
         assert counts["torn"] > 0  # how many depends on thread scheduling
@@ -40,9 +40,9 @@ def test_normal_loses_only_the_youngest_changes(ram_path: Path, disk: PowerCutVF
 
 
 @pytest.mark.parametrize("syncs_work", [True, False])
-def test_the_simulation_detects_a_disk_that_ignores_syncs(ram_path: Path, disk: PowerCutVFS, syncs_work: bool) -> None:
+def test_the_simulation_detects_a_disk_that_ignores_syncs(tmp_path: Path, disk: PowerCutVFS, syncs_work: bool) -> None:
     """One late cut that keeps nothing unsynced. Every change is awaited, so threads cannot change what is lost."""
-    path, rng, workload = ram_path / "answers.db", random.Random(3), Workload()
+    path, rng, workload = tmp_path / "answers.db", random.Random(3), Workload()
     disk.power = power = PowerSupply(300, rng, workload.on_cut, syncs_work=syncs_work)
     with SqliteStore(path, 1 << 20, SqliteOptions(synchronous="full", vfs=disk.name, memory_tier=0)) as store:
         workload.run(store, power, rng, 0, awaited=1.0)
@@ -71,5 +71,5 @@ def test_the_law_allows_early_evictions_only_where_the_log_is_too_short() -> Non
 @pytest.mark.long
 @pytest.mark.parametrize("synchronous", ["normal", "full"])
 @pytest.mark.parametrize("seed", range(10, 15))
-def test_a_thousand_power_cuts(ram_path: Path, disk: PowerCutVFS, seed: int, synchronous: str) -> None:
-    assert cut_power_repeatedly(ram_path, disk, 100, seed, synchronous)["torn"] > 50
+def test_a_thousand_power_cuts(tmp_path: Path, disk: PowerCutVFS, seed: int, synchronous: str) -> None:
+    assert cut_power_repeatedly(tmp_path, disk, 100, seed, synchronous)["torn"] > 50

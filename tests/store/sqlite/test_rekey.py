@@ -45,8 +45,7 @@ def complete(path: Path, *keys: bytes, names: range = NAMES) -> bool:
     return True
 
 
-def test_a_store_is_encrypted_rotated_and_decrypted(tmp_path: Path) -> None:
-    path = tmp_path / "answers.db"
+def test_a_store_is_encrypted_rotated_and_decrypted(tmp_path: Path, path: Path) -> None:
     fill(path)
     assert CANARY in path.read_bytes()
     steps: list[int] = []
@@ -66,8 +65,7 @@ def test_a_store_is_encrypted_rotated_and_decrypted(tmp_path: Path) -> None:
     assert CANARY in path.read_bytes()
 
 
-def test_a_store_under_two_keys_is_brought_under_one(tmp_path: Path) -> None:
-    path = tmp_path / "answers.db"
+def test_a_store_under_two_keys_is_brought_under_one(path: Path) -> None:
     fill(path, ONE, names=range(50))
     with open_store(path, TWO, ONE) as store:
         for name in range(50, 100):
@@ -78,8 +76,7 @@ def test_a_store_under_two_keys_is_brought_under_one(tmp_path: Path) -> None:
     assert complete(path, TWO, names=range(100))
 
 
-def test_a_wrong_key_or_secret_changes_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "answers.db"
+def test_a_wrong_key_or_secret_changes_nothing(tmp_path: Path, path: Path) -> None:
     fill(path, ONE, names=range(5))
     before = path.read_bytes()
     with pytest.raises(StoreError, match="another key"):
@@ -95,8 +92,7 @@ def test_a_wrong_key_or_secret_changes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.glob("*.rekeyed*")) == []
 
 
-def test_a_file_of_another_program_with_the_name_of_the_copy_stays(tmp_path: Path) -> None:
-    path = tmp_path / "answers.db"
+def test_a_file_of_another_program_with_the_name_of_the_copy_stays(tmp_path: Path, path: Path) -> None:
     fill(path, names=range(5))
     (tmp_path / "answers.db.rekeyed").write_text("my notes")
     with pytest.raises(StoreError, match="is not recognisable"):
@@ -105,8 +101,7 @@ def test_a_file_of_another_program_with_the_name_of_the_copy_stays(tmp_path: Pat
     assert complete(path, names=range(5))
 
 
-def test_it_is_refused_while_an_owner_or_a_reader_has_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "answers.db"
+def test_it_is_refused_while_an_owner_or_a_reader_has_the_file(path: Path) -> None:
     fill(path, names=range(5))
     with open_store(path), pytest.raises(NotOwner, match="already open in this process"):
         rekey(path, old_keys=(), new_keys=[ONE], secret=b"secret")
@@ -130,8 +125,7 @@ def test_it_is_refused_while_an_owner_or_a_reader_has_the_file(tmp_path: Path) -
     assert complete(path, ONE, names=range(5))
 
 
-def test_entries_in_the_spool_are_encrypted_too(tmp_path: Path) -> None:
-    path = tmp_path / "answers.db"
+def test_entries_in_the_spool_are_encrypted_too(tmp_path: Path, path: Path) -> None:
     with open_store(path) as store:
         store.apply(snapshot=b"the state").result()
         with open_store(path, own=False) as reader:
@@ -145,8 +139,7 @@ def test_entries_in_the_spool_are_encrypted_too(tmp_path: Path) -> None:
         assert entry == entry_of(store, 0, 700, request=CANARY)
 
 
-def test_damaged_rows_are_counted_and_left_out(tmp_path: Path) -> None:
-    path = tmp_path / "answers.db"
+def test_damaged_rows_are_counted_and_left_out(path: Path) -> None:
     fill(path, names=range(5))
     plain = apsw.Connection(str(path))
     plain.execute("UPDATE entries SET payload = x'00' WHERE key = ?", (key_of(2),))
@@ -195,21 +188,21 @@ def kill_at_random_points(path: Path, rounds: int, seed: int) -> int:
     return killed
 
 
-def test_kill_at_random_points_loses_nothing(ram_path: Path) -> None:
-    assert kill_at_random_points(ram_path / "answers.db", 8, 1) > 0
+def test_kill_at_random_points_loses_nothing(tmp_path: Path) -> None:
+    assert kill_at_random_points(tmp_path / "answers.db", 8, 1) > 0
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(2, 6))
-def test_kill_at_random_points_loses_nothing_for_long(ram_path: Path, seed: int) -> None:
-    assert kill_at_random_points(ram_path / "answers.db", 60, seed) > 5
+def test_kill_at_random_points_loses_nothing_for_long(tmp_path: Path, seed: int) -> None:
+    assert kill_at_random_points(tmp_path / "answers.db", 60, seed) > 5
 
 
 @pytest.mark.parametrize(
     "function",
     ["os.rename", "os.link", *(pytest.param(name, marks=pytest.mark.long) for name in ("os.fsync", "os.unlink"))],
 )
-def test_a_stop_at_each_step_on_files_loses_nothing(ram_path: Path, function: str) -> None:
+def test_a_stop_at_each_step_on_files_loses_nothing(tmp_path: Path, path: Path, function: str) -> None:
     """The process ends at the n-th call of a function that changes files, for every n."""
     code = f"""
         import os, sys
@@ -223,9 +216,8 @@ def test_a_stop_at_each_step_on_files_loses_nothing(ram_path: Path, function: st
         setattr(os, name, stop)
         {REKEY.replace(chr(10), chr(10) + "        ")}
     """
-    path = ram_path / "answers.db"
     for n in range(20):
-        for file in ram_path.glob("answers.db*"):
+        for file in tmp_path.glob("answers.db*"):
             file.unlink()
         fill(path, names=range(20))
         child = spawn(code, path, "", ONE.hex(), function, n)
@@ -241,9 +233,8 @@ def test_a_stop_at_each_step_on_files_loses_nothing(ram_path: Path, function: st
 
 
 def test_the_command_encrypts_rotates_and_decrypts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "answers.db"
     with SqliteStore(path, SIZE_LIMIT) as store:
         store.apply(entry_of(store, 0, 700)).result()
     (tmp_path / "key").write_text(ONE.hex())

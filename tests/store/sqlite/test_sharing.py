@@ -69,8 +69,7 @@ def owner_process(path: Path) -> Iterator[OwnerProcess]:
         started.process.communicate()
 
 
-def test_readers_see_what_the_owner_writes_and_cannot_write(tmp_path: Path) -> None:
-    path = tmp_path / "answers.db"
+def test_readers_see_what_the_owner_writes_and_cannot_write(path: Path) -> None:
     with owner_process(path) as other, SqliteStore(path, SIZE_LIMIT, own=False) as reader:
         assert not reader.owner
         assert reader.get(key_of("a")) is None
@@ -96,8 +95,7 @@ def test_readers_see_what_the_owner_writes_and_cannot_write(tmp_path: Path) -> N
         reader.check()
 
 
-def test_a_reader_becomes_the_owner_when_the_owner_is_killed(tmp_path: Path) -> None:
-    path = tmp_path / "answers.db"
+def test_a_reader_becomes_the_owner_when_the_owner_is_killed(path: Path) -> None:
     with owner_process(path) as other, SqliteStore(path, SIZE_LIMIT, own=False) as successor:
         other.execute("put", "a")
         assert successor.own() is False
@@ -111,8 +109,7 @@ def test_a_reader_becomes_the_owner_when_the_owner_is_killed(tmp_path: Path) -> 
         successor.check()
 
 
-def test_a_reader_notices_that_the_file_was_replaced(tmp_path: Path) -> None:
-    path = tmp_path / "answers.db"
+def test_a_reader_notices_that_the_file_was_replaced(path: Path) -> None:
     with owner_process(path) as other, SqliteStore(path, SIZE_LIMIT, own=False) as reader:
         other.execute("put", "a")
         assert reader.get(key_of("a")) is not None
@@ -129,9 +126,8 @@ def test_a_reader_notices_that_the_file_was_replaced(tmp_path: Path) -> None:
         assert {info.key for info in reader.scan()} == {key_of("b"), key_of("c")}
 
 
-def test_an_eviction_and_a_put_are_one_step_for_other_connections(ram_path: Path) -> None:
+def test_an_eviction_and_a_put_are_one_step_for_other_connections(path: Path) -> None:
     """There is always exactly one entry, together with its own snapshot."""
-    path = ram_path / "answers.db"
     seen = []
     with SqliteStore(path, SIZE_LIMIT) as store:
         store.apply(entry_of(store, 0), snapshot=b"0").result()
@@ -155,8 +151,7 @@ def test_an_eviction_and_a_put_are_one_step_for_other_connections(ram_path: Path
     assert all(len(rows) == 1 and rows[0][0] == rows[0][1] for rows in seen)
 
 
-def test_a_process_has_one_owner(tmp_path: Path) -> None:
-    path = tmp_path / "answers.db"
+def test_a_process_has_one_owner(path: Path) -> None:
     with SqliteStore(path, SIZE_LIMIT) as store:
         with pytest.raises(NotOwner, match="already open in this process"):
             SqliteStore(path, SIZE_LIMIT)
@@ -169,8 +164,7 @@ def test_a_process_has_one_owner(tmp_path: Path) -> None:
         assert store.get(key_of("a")) is not None
 
 
-def test_a_store_is_closed_in_a_forked_child(tmp_path: Path) -> None:
-    path = tmp_path / "answers.db"
+def test_a_store_is_closed_in_a_forked_child(path: Path) -> None:
     code = """
         import os, sys
         from knapcache.errors import StoreError
@@ -205,8 +199,7 @@ def test_a_store_is_closed_in_a_forked_child(tmp_path: Path) -> None:
     assert child.returncode == 0
 
 
-def test_handed_over_entries_are_collected_once_and_bounded(tmp_path: Path) -> None:
-    path = tmp_path / "answers.db"
+def test_handed_over_entries_are_collected_once_and_bounded(path: Path) -> None:
     with SqliteStore(path, SIZE_LIMIT) as store, SqliteStore(path, SIZE_LIMIT, own=False) as other:
         entries = [entry_of(other, name, 500, expires=None if name else 4e9) for name in range(3)]
         for entry in entries:
@@ -224,8 +217,7 @@ def test_handed_over_entries_are_collected_once_and_bounded(tmp_path: Path) -> N
         assert len(list(store.collect())) == count
 
 
-def test_damaged_and_partial_spool_files_are_dropped(tmp_path: Path) -> None:
-    path = tmp_path / "answers.db"
+def test_damaged_and_partial_spool_files_are_dropped(path: Path) -> None:
     with SqliteStore(path, SIZE_LIMIT) as store, SqliteStore(path, SIZE_LIMIT, own=False) as other:
         folder = Path(f"{path}.spool")
         for name in range(4):
@@ -258,9 +250,8 @@ def test_files_are_readable_by_their_user_only(tmp_path: Path) -> None:
         os.umask(previous)
 
 
-def test_the_size_of_the_spool_while_files_are_removed(tmp_path: Path) -> None:
+def test_the_size_of_the_spool_while_files_are_removed(tmp_path: Path, path: Path) -> None:
     """A dangling link stands for a file that was listed and then removed."""
-    path = tmp_path / "answers.db"
     with SqliteStore(path, 2 << 20) as store, SqliteStore(path, 2 << 20, own=False) as reader:
         reader.hand_over(entry_of(reader, 0))
         before = reader.disk_bytes()
@@ -298,9 +289,8 @@ def test_of_two_threads_that_open_at_once_one_owns(tmp_path: Path, monkeypatch: 
     OwnerLock(path).release()
 
 
-def test_only_one_writer_at_a_time_is_in_the_spool(tmp_path: Path) -> None:
+def test_only_one_writer_at_a_time_is_in_the_spool(path: Path) -> None:
     """Two writers that both measure first and then write would exceed the size limit."""
-    path = tmp_path / "answers.db"
     with SqliteStore(path, SIZE_LIMIT) as store, SqliteStore(path, SIZE_LIMIT, own=False) as reader:
         reader.hand_over(entry_of(reader, 0))
         writer = threading.Thread(target=reader.hand_over, args=[entry_of(reader, 1)])
@@ -324,8 +314,7 @@ def test_only_one_writer_at_a_time_is_in_the_spool(tmp_path: Path) -> None:
         (b"1234567890\n", True),
     ],
 )
-def test_a_lock_file_of_ours_is_taken(tmp_path: Path, content: bytes, kept: bool) -> None:
-    path = tmp_path / "answers.db"
+def test_a_lock_file_of_ours_is_taken(path: Path, content: bytes, kept: bool) -> None:
     lock_file = Path(f"{path}.lock")
     lock_file.write_bytes(content)
     lock = OwnerLock(path)
@@ -336,8 +325,7 @@ def test_a_lock_file_of_ours_is_taken(tmp_path: Path, content: bytes, kept: bool
 
 
 @pytest.mark.parametrize("content", [b"123", b"123 other\n", b"notes\n", b"12345678901\n", b"1 knapcache\n2\n", b"\n"])
-def test_a_lock_file_of_another_program_is_left_alone(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "answers.db"
+def test_a_lock_file_of_another_program_is_left_alone(path: Path, content: bytes) -> None:
     lock_file = Path(f"{path}.lock")
     lock_file.write_bytes(content)
     for _ in range(2):
