@@ -257,7 +257,7 @@ def test_a_failed_read_raises(tmp_path: Path, slow_disk: SlowDisk) -> None:
     assert found.payload == payload_of(int(found.request.split(b"question ")[1].split(b'"')[0]), 8000)
     slow_disk.start_fault(broken=True)
     assert isinstance(store, SqliteStore)
-    store._database.connections._disconnect()  # its page cache has the row
+    store._database._disconnect()  # its page cache has the row
     with pytest.raises(StoreError, match="could not be read"):
         store.read(key)
     assert store.get(key) is None

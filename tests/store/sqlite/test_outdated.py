@@ -13,7 +13,7 @@ from knapcache import Cache, Reply
 from knapcache.cache.options import seal_secret
 from knapcache.keys.canonical import netstring
 from knapcache.model import REQUEST_VERSION
-from knapcache.store.sqlite.outdated import VERSION_ROW, is_outdated
+from knapcache.store.sqlite.database import VERSION_ROW, is_outdated
 from knapcache.store.sqlite.recovery import SqliteOptions
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.stores import entry_of

@@ -12,8 +12,9 @@ whose schema is not exactly the expected one, or that SQLite cannot read, raises
 from __future__ import annotations
 
 import contextlib
-import functools
+import logging
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -21,12 +22,15 @@ from typing import NamedTuple
 import apsw
 
 from knapcache.errors import StoreError
+from knapcache.model import REQUEST_VERSION
 from knapcache.store.base import Totals
 from knapcache.store.encryption import KEY_ID_BYTES, describe
 from knapcache.store.sqlite.files import APPLICATION_ID, FORMAT_ROW, Damaged, remove_unfinished, restrict, sync
-from knapcache.store.sqlite.layout import MB, PAGE, DiskLayout
-from knapcache.store.sqlite.outdated import remove_outdated
+from knapcache.store.sqlite.layout import MB, PAGE, DiskLayout, operation_frames
 from knapcache.store.sqlite.rows import GET_STATE, INFO_COLUMNS, PUT_STATE, Sealer
+from knapcache.store.sqlite.side_files import schema_after, schema_of
+
+log = logging.getLogger("knapcache.store")
 
 MIGRATIONS: list[tuple[str, ...]] = [
     (
@@ -38,8 +42,11 @@ MIGRATIONS: list[tuple[str, ...]] = [
     (),  # Format 2 has the same tables. Its payloads may be compact streams and typed results, which 0.1 would misread.
 ]
 TOTALS = "SELECT count(*), coalesce(sum(CASE typeof(size) WHEN 'integer' THEN size ELSE 0 END), 0) FROM entries"
-SNAPSHOT_ROW, SECRET_ROW, ENCRYPTION_ROW = 2, 3, 4
-"""Ids in the table `state`, besides FORMAT_ROW and the row of outdated.py."""
+SNAPSHOT_ROW, SECRET_ROW, ENCRYPTION_ROW, VERSION_ROW = 2, 3, 4, 5
+"""Ids in the table `state`, besides FORMAT_ROW."""
+REQUEST_START = 48
+"""Bytes of a request that hold its version. Several items under one key have a length before it."""
+_VERSION = re.compile(rb"(?:\d{1,12}:)?\d{2}:(knapcache request \d{1,4}),")
 
 DAMAGE = (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)
 """Errors that SQLite raises for a damaged file."""
@@ -152,6 +159,42 @@ def bounded_work(connection: apsw.Connection, path: Path) -> Iterator[None]:
         connection.set_progress_handler(None)
 
 
+def is_outdated(request: bytes) -> bool:
+    """Return whether a stored request has the form of another version."""
+    found = _VERSION.match(request)
+    return found is not None and found[1] != REQUEST_VERSION
+
+
+def remove_outdated(connection: apsw.Connection, layout: DiskLayout, path: Path) -> None:
+    """Remove entries whose requests have the form of an older version: no request has their keys, so none is ever hit.
+
+    A stored request begins with its version (`keys/canonical.py`), and the key is a digest of the whole. VERSION_ROW
+    has the version of all requests of a file. Where it differs or is missing, the file is converted once. The policy's
+    state is removed if nothing is left for it. Bytes that name no version are not touched. An encrypted file names
+    none: encryption is younger than the last change of the version.
+    """
+    mark = Sealer().seal(b"requests", REQUEST_VERSION), REQUEST_VERSION
+    if connection.execute(GET_STATE, (VERSION_ROW,)).fetchall() == [mark]:
+        return
+    rows = connection.execute(
+        "SELECT id, substr(request, 1, ?) FROM entries WHERE typeof(request) = 'blob'", (REQUEST_START,)
+    )
+    found = [number for number, start in rows if start and is_outdated(start)]  # SQLite returns null for no bytes
+    batch = max(1, layout.frames_per_transaction // operation_frames())  # the log has a fixed size
+    for first in range(0, len(found), batch):
+        with connection:
+            connection.executemany("DELETE FROM entries WHERE id = ?", [(k,) for k in found[first : first + batch]])
+        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    if found:
+        if not connection.execute("SELECT 1 FROM entries LIMIT 1").fetchall():
+            connection.execute("DELETE FROM state WHERE id = ?", (SNAPSHOT_ROW,))
+        log.warning(
+            "%s: %d entries of an older version of knapcache were removed. The form of stored requests has changed, "
+            "so none of them could be hit.", path, len(found)
+        )  # fmt: skip
+    connection.execute(PUT_STATE, (VERSION_ROW, *mark))
+
+
 def has_other_secret(path: Path, secret: bytes) -> bool:
     """Return whether a file was written with another secret. A reader would see each of its rows as damaged."""
     try:
@@ -165,7 +208,7 @@ def has_other_secret(path: Path, secret: bytes) -> bool:
 
 
 def _verify_and_migrate(connection: apsw.Connection) -> None:
-    schema = _schema(connection)
+    schema = schema_of(connection)
     version = int(connection.pragma("user_version"))
     if 0 < version <= len(MIGRATIONS) and schema != _expected_schema(version):
         # Before anything else is read: a view or a generated column instead of ours would compute what we read.
@@ -276,25 +319,12 @@ def _migrate(connection: apsw.Connection, version: int) -> None:
 
 def verify_schema(connection: apsw.Connection) -> None:
     """Raise Damaged unless the schema is exactly ours. That of a newer format is not."""
-    if _schema(connection) != _expected_schema(len(MIGRATIONS)):
+    if schema_of(connection) != _expected_schema(len(MIGRATIONS)):
         raise Damaged("the schema is not ours")
 
 
-def _schema(connection: apsw.Connection) -> list[tuple[str, ...]]:
-    rows = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema LIMIT 100")
-    return sorted(tuple(map(str, row)) for row in rows)
-
-
-def _expected_schema(version: int) -> list[tuple[str, ...]]:
-    return _schema_after(tuple(statement for migration in MIGRATIONS[:version] for statement in migration))
-
-
-@functools.cache
-def _schema_after(statements: tuple[str, ...]) -> list[tuple[str, ...]]:
-    connection = apsw.Connection(":memory:")
-    for statement in statements:
-        connection.execute(statement)
-    return _schema(connection)
+def _expected_schema(version: int) -> tuple[tuple[str, ...], ...]:
+    return schema_after(tuple(statement for migration in MIGRATIONS[:version] for statement in migration))
 
 
 def _allocate_log(path: Path, layout: DiskLayout) -> None:

@@ -1,22 +1,34 @@
 """Read entries, metadata, totals and the snapshot from the database file, and verify their seals.
 
+Each thread has a connection of its own, which is reopened when the file was replaced. `rows` returns all rows of a
+statement: a statement left unfinished would keep the log from being emptied. When the read fails, `rows` counts the
+failure and returns None; or raises StoreError, for callers that tell a broken disk from damage.
+
 Damage is counted and reported to `on_damage`: with a row's id if that row has to be deleted, with None if the tree
 itself is damaged and the file has to be quarantined.
 """
 
 from __future__ import annotations
 
+import os
+import threading
+import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import apsw
+
 from knapcache.errors import CorruptState, StoreError
 from knapcache.store.base import Entry, EntryInfo, Totals
-from knapcache.store.sqlite.database import SNAPSHOT_ROW, TOTALS
-from knapcache.store.sqlite.read_connections import ReadConnections
+from knapcache.store.sqlite.database import DAMAGE, SNAPSHOT_ROW, TOTALS, connect, verify_schema
+from knapcache.store.sqlite.files import Damaged
 from knapcache.store.sqlite.rows import COLUMNS, GET_STATE, INFO_COLUMNS, Sealer
 
+BUSY_TIMEOUT = 0.05  # seconds; a reader only ever waits for the recovery of a log
+WATCH_SECONDS = 1.0  # how soon a reader notices that another process has replaced the file
 SCAN_ROWS = 512  # per statement: a reader that stays long keeps the log from being emptied
 
 _GET = f"SELECT {COLUMNS} FROM entries WHERE id = ?"
@@ -40,13 +52,19 @@ class DatabaseReader:
         counters: Counter[str],
         on_damage: Callable[[int | None], None],
     ) -> None:
-        self.connections = ReadConnections(path, vfs, max_value, counters, on_damage)
-        self._path, self._sealer, self._counters, self._on_damage = path, sealer, counters, on_damage
+        self.generation: Callable[[], int] = self._watch_inode
+        """How often the file was replaced. The owner sets this to its own count; readers watch the inode."""
+        self._path, self._vfs, self._max_value, self._sealer = path, vfs, max_value, sealer
+        self._counters, self._on_damage = counters, on_damage
+        self._local = threading.local()
+        self._connections: weakref.WeakSet[apsw.Connection] = weakref.WeakSet()
+        self._closed = False
+        self._inode, self._checked_at, self._replaced = self._current_inode(), time.monotonic(), 0
 
     def entry(self, key: bytes) -> Entry | None:
         """Return the entry, expired or not, or None; StoreError when the file cannot be read."""
         for number in self._sealer.row_ids(key):
-            if rows := self.connections.rows(_GET, (number,), number, raising=True):
+            if rows := self.rows(_GET, (number,), number, raising=True):
                 entry = self._sealer.entry(rows[0])
                 if entry is None:
                     self._counters["damaged"] += 1
@@ -59,7 +77,7 @@ class DatabaseReader:
         """Yield the metadata of every entry. StoreError when the file cannot be read to its end."""
         last = _BELOW_ALL_IDS
         while True:
-            rows = self.connections.rows(_SCAN, (last,), convert=self._numbered_info)
+            rows = self.rows(_SCAN, (last,), convert=self._numbered_info)
             if rows is None:
                 rows = self._infos_one_by_one(last)
             for number, info in rows:
@@ -80,38 +98,134 @@ class DatabaseReader:
 
     def _infos_one_by_one(self, last: int) -> list[tuple[int, EntryInfo | None]]:
         """Return the next rows, of which some cannot be read at all: None for those."""
-        numbers = self.connections.rows(_SCAN_IDS, (last,))
+        numbers = self.rows(_SCAN_IDS, (last,))
         if numbers is None:
             raise StoreError(f"{self._path} cannot be read")
         found: list[tuple[int, EntryInfo | None]] = []
         for (number,) in numbers:
-            rows = self.connections.rows(_GET_INFO, (number,), number, raising=True, convert=self._numbered_info)
+            rows = self.rows(_GET_INFO, (number,), number, raising=True, convert=self._numbered_info)
             found.append(rows[0] if rows else (number, None))
         return found
 
     def expired(self, now: float) -> dict[int, EntryInfo | None]:
         """Return up to SCAN_ROWS expired entries by row id; None for a damaged row."""
-        return dict(self.connections.rows(_EXPIRED, (now,), convert=self._numbered_info) or ())
+        return dict(self.rows(_EXPIRED, (now,), convert=self._numbered_info) or ())
 
     def snapshot(self) -> bytes | None:
-        for seal, value in self.connections.rows(GET_STATE, (SNAPSHOT_ROW,), 0) or ():
+        for seal, value in self.rows(GET_STATE, (SNAPSHOT_ROW,), 0) or ():
             if (decrypted := self._sealer.reveal(b"snapshot", seal, value)) is not None:
                 return decrypted
             self._counters["damaged"] += 1
         return None
 
     def totals(self) -> Totals:
-        rows = self.connections.rows(TOTALS, ())
+        rows = self.rows(TOTALS, ())
         return Totals(*rows[0]) if rows else Totals(0, 0)
 
     def check(self, totals: Totals) -> None:
         """Compare the totals, verify SQLite's own structures and every row; CorruptState if one is wrong."""
         for name, statement, expected in (("totals", TOTALS, tuple(totals)), ("integrity", _INTEGRITY, ("ok",))):
-            found = self.connections.rows(statement, ())
+            found = self.rows(statement, ())
             if found != [expected]:
                 raise CorruptState(f"{name}: expected {expected}, the file has {found}")
         ids = [number for info in self.scan() for number in self._sealer.row_ids(info.key)]
-        reads = (self.connections.rows(_GET, (number,)) for number in ids)  # None: the row cannot be read
+        reads = (self.rows(_GET, (number,)) for number in ids)  # None: the row cannot be read
         damaged = sum(rows is None or any(self._sealer.entry(row) is None for row in rows) for rows in reads)
         if damaged:
             raise CorruptState(f"{damaged} rows cannot be read or have an invalid seal")
+
+    # Connections.
+
+    def rows(
+        self,
+        statement: str,
+        values: tuple[Any, ...],
+        number: int | None = None,
+        *,
+        raising: bool = False,
+        convert: Callable[[Any], Any] | None = None,
+    ) -> list[Any] | None:
+        """Return the rows. `number`: the only row that is read. `raising`: raise StoreError for a broken disk.
+
+        `convert` is applied to each row as it is read. So a hostile file, in which many rows share one long value,
+        takes the memory of one row.
+        """
+        try:
+            cursor = self._cursor().execute(statement, values)
+            return cursor.fetchall() if convert is None else [convert(row) for row in cursor]
+        except Damaged:  # the schema
+            self._counters["damaged"] += 1
+            self._disconnect()
+            self._on_damage(None)
+        except DAMAGE:
+            self._counters["damaged"] += 1
+            self._disconnect()
+            self._on_damage(number)
+        # No column holds text, unless damage has made it so. No value is longer than we have written.
+        except (UnicodeDecodeError, apsw.TooBigError):
+            self._counters["damaged"] += 1
+            self._disconnect()
+            if number is not None:
+                self._on_damage(number)
+        except apsw.Error as error:
+            self._counters["failed_reads"] += 1
+            self._disconnect()
+            if raising:
+                raise StoreError(f"{self._path} could not be read: {error}") from error
+        return None
+
+    def close(self) -> None:
+        """Close every connection; concurrent reads find nothing."""
+        self._closed = True
+        self._local = threading.local()
+        for connection in list(self._connections):
+            connection.close(True)
+
+    def abandon(self) -> object:
+        """Close in a forked child. Return the connections: they are the parent's, and must not be garbage-collected."""
+        self._closed = True
+        inherited = self._local, list(self._connections)
+        self._local, self._connections = threading.local(), weakref.WeakSet()
+        return inherited
+
+    def _cursor(self) -> apsw.Cursor:
+        local, generation = self._local, self.generation()
+        if getattr(local, "generation", None) != generation:
+            if self._closed:
+                raise apsw.MisuseError("the store is closed")
+            self._disconnect()
+            connection = connect(self._path, self._vfs, BUSY_TIMEOUT, self._max_value)
+            try:
+                verify_schema(connection)
+            except BaseException:
+                connection.close(True)
+                raise
+            connection.pragma("query_only", True)
+            connection.pragma("cache_size", -1024)
+            self._connections.add(connection)
+            local.connection, local.cursor, local.generation = connection, connection.cursor(), generation
+        cursor: apsw.Cursor = local.cursor
+        return cursor
+
+    def _disconnect(self) -> None:
+        """Close this thread's connection; its next read opens the file again."""
+        self._local.generation = None
+        connection = self._local.__dict__.pop("connection", None)
+        if connection is not None:
+            connection.close(True)
+
+    def _watch_inode(self) -> int:
+        now = time.monotonic()
+        if now - self._checked_at > WATCH_SECONDS:
+            self._checked_at = now
+            inode = self._current_inode()
+            if inode != self._inode:
+                self._inode = inode
+                self._replaced -= 1  # negative, so it differs from every count of an owner
+        return self._replaced
+
+    def _current_inode(self) -> int:
+        try:
+            return os.stat(self._path).st_ino
+        except OSError:
+            return 0

@@ -31,6 +31,7 @@ from knapcache.store.sqlite.database import (
     bounded_work,
     connect,
     create,
+    is_outdated,
     open_database,
 )
 from knapcache.store.sqlite.files import (
@@ -42,7 +43,6 @@ from knapcache.store.sqlite.files import (
     unrecognised_logs,
 )
 from knapcache.store.sqlite.layout import DiskLayout
-from knapcache.store.sqlite.outdated import is_outdated
 from knapcache.store.sqlite.rows import COLUMNS, INSERT, PUT_STATE, Sealer
 
 log = logging.getLogger("knapcache.store")

@@ -308,7 +308,7 @@ class SqliteStore:
             raise
         replace_damaged = self._opener.replace_damaged
         writer = Writer(self.layout, self._counters, self._memory_tier, opened, replace_damaged, self._sealer)
-        self._database.connections.generation = lambda: writer.generation
+        self._database.generation = lambda: writer.generation
         self._owner_lock, self._writer = owner_lock, writer
 
     def hand_over(self, entry: Entry, /) -> None:
@@ -344,7 +344,7 @@ class SqliteStore:
         if self._writer is not None:
             self._writer.close()
         self._memory_tier.clear()
-        self._database.connections.close()
+        self._database.close()
         if self._owner_lock is not None:
             self._owner_lock.release()
         self._writer = None
@@ -353,7 +353,7 @@ class SqliteStore:
         """Close in a child. Locks and connections are the parent's: the child must not even close them."""
         if not self._closed and self._pid != os.getpid():  # `reader` may have opened one in the child already
             self._closed = True
-            _INHERITED.append((self._database.connections.abandon(), self._writer, self._owner_lock))
+            _INHERITED.append((self._database.abandon(), self._writer, self._owner_lock))
             self._writer, self._owner_lock, self._memory_tier = None, None, MemoryTier(0)
 
 
