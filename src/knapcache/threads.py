@@ -2,6 +2,7 @@
 
     DeadlinePool        a few threads; the event loop waits for a result, until a deadline, or not at all
     BatchWorker         one thread and a bounded queue of batches; the caller never waits
+    PeriodicThread      one thread that calls a method again and again
     run_with_deadline   one call in a thread of its own; the event loop waits until a deadline
     run_blocking        a coroutine in which every wait blocks the thread, so that blocking callers share async code
 
@@ -17,6 +18,7 @@ import logging
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from itertools import chain
 from typing import Any, Final, Generic, ParamSpec, TypeVar
@@ -274,6 +276,39 @@ class BatchWorker(Generic[T]):
                 return list(chain.from_iterable(batches)), True
             batches.append(batch)
         return list(chain.from_iterable(batches)), False
+
+
+class PeriodicThread:
+    """Calls a bound method periodically, until it is stopped or the object of the method is garbage.
+
+    tick    returns the seconds until it is called again
+    delay   seconds until the first call
+    """
+
+    def __init__(self, name: str, tick: Callable[[], float], delay: float) -> None:
+        self._name, self._tick, self._delay = name, weakref.WeakMethod(tick), delay
+        self._thread: threading.Thread | None = None
+        self.stopped = threading.Event()
+
+    def start(self) -> None:
+        """Start the thread unless it runs or was stopped."""
+        if self._thread is None and not self.stopped.is_set():
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+
+    def join(self) -> None:
+        """Wait for the end of a stopped thread."""
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        seconds = self._delay
+        while not self.stopped.wait(seconds):
+            tick = self._tick()
+            if tick is None:
+                return
+            seconds = tick()
+            del tick
 
 
 def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -36,6 +36,7 @@ from knapcache.cache.ledger import Ledger
 from knapcache.cache.roles import Owner, Reader
 from knapcache.errors import StoreError
 from knapcache.store.base import Clock, Store, network_store
+from knapcache.threads import PeriodicThread
 
 log = logging.getLogger("knapcache.cache")
 
@@ -47,35 +48,6 @@ READER_TICK = 0.25
 """Seconds between two attempts of a reader to become the owner of such a store, and between two reports of its hits."""
 MEASURE_SECONDS = 5.0
 """Seconds between two measurements of the size of such a store."""
-
-
-class MaintenanceThread:
-    """Calls `Coordinator.tick` periodically, until it is stopped or the coordinator is garbage."""
-
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._coordinator = weakref.ref(coordinator)
-        self._thread: threading.Thread | None = None
-        self.stopped = threading.Event()
-
-    def start(self) -> None:
-        """Start the thread unless it runs or was stopped. In a child process it starts with the first thing to do."""
-        if self._thread is None and not self.stopped.is_set():
-            self._thread = threading.Thread(target=self._run, name="knapcache-maintenance", daemon=True)
-            self._thread.start()
-
-    def join(self) -> None:
-        """Wait for the end of a stopped thread."""
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
-
-    def _run(self) -> None:
-        interval = ARRIVALS_TICK
-        while not self.stopped.wait(interval):
-            coordinator = self._coordinator()
-            if coordinator is None:
-                return
-            interval = coordinator.tick()
-            del coordinator
 
 
 class AdmissionOpener(NamedTuple):
@@ -118,7 +90,7 @@ class Coordinator:
         # As of the last round: `stats` does not wait for a disk or a server.
         self._disk_bytes, self._totals = store.disk_bytes(), store.totals()
         self._maintained = self._reader_ticked = self._measured = time.monotonic()
-        self._thread = MaintenanceThread(self)
+        self._thread = PeriodicThread("knapcache-maintenance", self.tick, ARRIVALS_TICK)
         self.role: Owner | Reader
         try:
             self.role = self._owner(store) if store.owner else self._reader(store)
@@ -221,7 +193,7 @@ class Coordinator:
         """
         self._maintaining = threading.Lock()
         role, stopped = self.role, self._thread.stopped.is_set()
-        self._thread = MaintenanceThread(self)
+        self._thread = PeriodicThread("knapcache-maintenance", self.tick, ARRIVALS_TICK)
         if stopped:
             self._thread.stopped.set()
         if role.store.shared:

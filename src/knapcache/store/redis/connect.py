@@ -56,7 +56,7 @@ def connect(address: Address, timeout: float, *, refreshes: bool = True) -> Any:
         client.nodes_manager.create_redis_node = lambda *given, **named: _bounded(create(*given, **named), timeout)
         if not refreshes:
             # After a timeout the client asks every node for the topology, one timeout after the other, in the thread of
-            # the request. Instead, `RedisServer.refresh` does it in the background.
+            # the request. Instead, `RedisServer.probe_nodes` does it in the background.
             client.refresh, client.nodes_manager.initialize = client.nodes_manager.initialize, _do_nothing
         return client
     if address.kind == "sentinel":

@@ -21,7 +21,7 @@ from knapcache.store.redis import scripts
 from knapcache.store.redis.key_leases import KeyLeases
 from knapcache.store.redis.layout import KeyNames, ServerLayout, owner_tag
 from knapcache.store.redis.nursery import Nursery
-from knapcache.store.redis.ownership import OwnerLease, UpkeepThread, probe_nodes, probe_writes, release_quietly
+from knapcache.store.redis.ownership import OwnerLease
 from knapcache.store.redis.reading import EntryReader
 from knapcache.store.redis.server import WRITE_TIMEOUTS, Fenced, RedisServer, ServerAway, WritesRefused, as_number
 from knapcache.store.redis.server_state import NodeBreakers, ServerWatch
@@ -29,9 +29,12 @@ from knapcache.store.redis.shard_table import ShardTable
 from knapcache.store.redis.urls import Address
 from knapcache.store.redis.writer import QueuedChange, ServerWriter
 from knapcache.store.sqlite.rows import Sealer
+from knapcache.threads import PeriodicThread
 
 log = logging.getLogger("knapcache.store")
 
+TICK_SECONDS = 0.25
+"""How often the background thread probes, renews leases and looks at the store."""
 WRITE_PROBE_SECONDS = 1.0
 CHECK_SECONDS = 1.0
 """How often a process looks whether the store in the server is still its own."""
@@ -93,7 +96,8 @@ class Membership:
         if self._unusable is not None:
             self.server.close()
             raise self._unusable
-        self._upkeep = UpkeepThread(self._tick)
+        self._upkeep = PeriodicThread("knapcache-server", self._tick, TICK_SECONDS)
+        self._upkeep.start()
 
     def attachment(self) -> Attachment:
         """Return what uses the server; StoreError if it has not answered yet."""
@@ -133,10 +137,11 @@ class Membership:
             writer, self.writer = self.writer, None
         if writer is not None:
             writer.close()
-        self._upkeep.stop()
+        self._upkeep.stopped.set()
+        self._upkeep.join()
         self.key_leases.end_all()
         if self._attachment is not None:
-            release_quietly(self._attachment.lease)
+            self._attachment.lease.release()
         self._writing_server.close()
 
     def abandon(self) -> object:
@@ -173,7 +178,7 @@ class Membership:
         with self._changing:
             attachment, writer = self._attachment, self.writer
         if attachment is not None:
-            release_quietly(attachment.lease)
+            attachment.lease.release()
         if writer is not None:
             self._on_fenced(writer)
             writer.fence()
@@ -197,7 +202,7 @@ class Membership:
             else:
                 raise StoreError("the epochs of the shards change all the time")
         except StoreError:  # away, or replaced already: the next call tries again
-            release_quietly(attachment.lease)
+            attachment.lease.release()
             return
         self.writer = ServerWriter(
             self._writing_server, attachment.names, self.layout, table, self.names_of, self.counters, self._on_fenced
@@ -215,22 +220,21 @@ class Membership:
             self.counters["ownership_lost"] += 1
             log.warning("another process has become the owner of the store; this one only reads now")
 
-    def _tick(self) -> None:
+    def _tick(self) -> float:
         """Probe nodes that are away, attach, renew leases. What fails is left to the next round."""
-        try:
+        with contextlib.suppress(StoreError):
             self._check_store()
             self._watch_state()
             writer = self.writer
             if writer is not None and self._attachment is not None and self._attachment.lease.is_due():
                 self._renew(writer, self._attachment.lease)
             self.key_leases.renew_due()
-        except StoreError:
-            return
+        return TICK_SECONDS
 
     def _check_store(self) -> None:
         """Probe nodes that are away, and verify the store in the server, or attach to it, every second."""
         try:
-            probe_nodes(self.server, self._verify_before_use)
+            self.server.probe_nodes(self._verify_before_use)
             if self._attachment is not None and time.monotonic() < self._next_check:
                 return
             if self._unusable is None or time.monotonic() >= self._next_check:
@@ -251,7 +255,7 @@ class Membership:
         if time.monotonic() >= self._next_write_probe:
             self._next_write_probe = time.monotonic() + WRITE_PROBE_SECONDS
             with contextlib.suppress(StoreError):
-                probe_writes(self.server)
+                self.server.probe_writes()
         breakers = self.breakers
         away = breakers.away_reason if breakers.probes() else None
         self.watch.update(

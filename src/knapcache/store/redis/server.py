@@ -57,7 +57,7 @@ class RedisServer:
     """A client with one timeout. Threads share it.
 
     refreshes   a command that fails in a cluster asks all nodes for the topology before it returns. False: only
-                `refresh` does, so that no request waits for that
+                `probe_nodes` does, so that no request waits for that
     """
 
     def __init__(self, address: Address, timeout: float, breakers: NodeBreakers, *, refreshes: bool = True) -> None:
@@ -185,7 +185,13 @@ class RedisServer:
             raise ServerAway("no primary of the cluster answers", sent=True)
         return replies
 
-    def probe(self, node: str, key: bytes, before_use: Callable[[], None] = lambda: None) -> bool:
+    def probe_nodes(self, before_use: Callable[[], None]) -> None:
+        """Try the nodes whose breakers are open, and ask a cluster for its topology if one does not answer."""
+        found = [self._probe(node, key, before_use) for node, key in self.breakers.probes().items()]
+        if not all(found):
+            self._refresh()
+
+    def _probe(self, node: str, key: bytes, before_use: Callable[[], None]) -> bool:
         """Send a command to a node whose breaker is open, and close the breaker if it answers.
 
         before_use: called before that. While it raises StoreError, the breaker stays open.
@@ -206,16 +212,15 @@ class RedisServer:
         self.breakers.close(node)
         return True
 
-    def probe_write(self, node: str, key: bytes) -> None:
-        """Write to a node that refused writes, and note it if the node takes them again."""
-        probe = key[: key.find(b"}") + 1] + b":w"
-        try:
-            self.command(probe, "SET", probe, b"", "PX", 1000)
-        except WritesRefused:
-            return
-        self.breakers.accept_writes(node)
+    def probe_writes(self) -> None:
+        """Write to the nodes that refused writes, and note those that take them again."""
+        for node, key in self.breakers.read_only().items():
+            probe = key[: key.find(b"}") + 1] + b":w"
+            with contextlib.suppress(WritesRefused):
+                self.command(probe, "SET", probe, b"", "PX", 1000)
+                self.breakers.accept_writes(node)
 
-    def refresh(self) -> None:
+    def _refresh(self) -> None:
         """Ask the nodes of a cluster for its topology: other nodes may have the slots of those that are away."""
         if self.is_cluster and self._client is not None and not self._refreshes:
             with contextlib.suppress(*self._away):
