@@ -11,33 +11,25 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
 
 from knapcache.errors import StoreError
 from knapcache.store.base import Entry, Store
 
 
+@dataclass(slots=True, eq=False)
 class StoreChange:
     """The put and the evictions of one decision, which the store applies together or not at all."""
 
-    __slots__ = ("error", "evict", "i", "put", "serial", "snapshot")
-
-    def __init__(
-        self,
-        put: Entry | None = None,
-        evict: Sequence[bytes] = (),
-        snapshot: bytes | None = None,
-        *,
-        i: int = -1,
-        serial: int = 0,
-    ) -> None:
-        self.put = put
-        self.evict = evict
-        self.snapshot = snapshot
-        self.i = i
-        """Id of the entry to put. With the serial it tells whether the policy still holds that entry."""
-        self.serial = serial
-        self.error: BaseException | None = None
-        """Why the store could not apply it."""
+    put: Entry | None = None
+    evict: Sequence[bytes] = ()
+    snapshot: bytes | None = None
+    i: int = -1
+    """Id of the entry to put. With the serial it tells whether the policy still holds that entry."""
+    serial: int = 0
+    error: BaseException | None = None
+    """Why the store could not apply it."""
 
 
 OnFailure = Callable[[StoreChange], None]
@@ -73,13 +65,10 @@ class ApplyQueue:
                 change.error = error
                 on_failure(change)
             else:
-                applied.add_done_callback(_check_applied(change, on_failure))
+                applied.add_done_callback(partial(_check_applied, change, on_failure))
 
 
-def _check_applied(change: StoreChange, on_failure: OnFailure) -> Callable[[Future[None]], None]:
-    def check(applied: Future[None]) -> None:
-        change.error = applied.exception()
-        if change.error is not None:
-            on_failure(change)
-
-    return check
+def _check_applied(change: StoreChange, on_failure: OnFailure, applied: Future[None]) -> None:
+    change.error = applied.exception()
+    if change.error is not None:
+        on_failure(change)

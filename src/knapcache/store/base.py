@@ -1,16 +1,5 @@
 """The store protocol. A store holds entries and makes no decisions: the policy above it decides what to keep.
 
-    get(key) -> Entry | None                          the entry, complete and not expired, or None
-    get_nowait(key) -> Entry | None | NOT_IN_MEMORY   the same without waiting for a disk
-    peek(key) -> Entry | None                         the same for listings: what is kept in memory does not change
-    apply(put, evict, snapshot) -> Future             evictions, one insertion and the policy's state, atomically
-    expire() -> keys                                  remove expired entries; the keys are for the policy
-    scan() -> Iterator[EntryInfo]                     the metadata of every entry
-    totals(), counters(), check()                     entries and bytes; faults so far; totals compared with the data
-    shared, owner, own(), reader()                    process roles: one owner writes, readers read
-    hand_over(entry), collect()                       entries from readers to the owner
-    put_counts(counts), take_counts()                 hit counts from readers to the owner
-
 A store of many machines has more methods (`NetworkStore`): leases on keys, and requests to the owner.
 
 Laws, tested by `knapcache.testing.check_store`:

@@ -14,19 +14,26 @@ import enum
 import functools
 import pathlib
 import uuid
+import zoneinfo
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 from knapcache.cache.serialize.classes import KnownClasses, class_name, is_model, is_named_tuple, model_base
-from knapcache.cache.serialize.parts import checked, make_delta, make_time, take_delta, take_time
 from knapcache.errors import InvalidInput, Unserializable
 
 PATHS = {
     cls.__name__: cls
     for cls in (pathlib.PosixPath, pathlib.WindowsPath, pathlib.PurePosixPath, pathlib.PureWindowsPath)
 }
+
+
+def checked(value: Any, kind: type) -> Any:
+    """Return a part of a stored value that must have this type."""
+    if type(value) is not kind:
+        raise Unserializable(f"a stored value has a {type(value).__name__} instead of a {kind.__name__}")
+    return value
 
 
 class Kind(NamedTuple):
@@ -73,6 +80,48 @@ def make_items(parts: Any) -> dict[Any, Any]:
 
 def make_range(parts: Any) -> range:
     return range(*(checked(part, int) for part in checked(parts, list)))
+
+
+# Dates and times.
+
+
+def take_zone(zone: dt.tzinfo | None) -> Any:
+    """Return a time zone as None, a name of the IANA database, or an offset with its name."""
+    if zone is None:
+        return None
+    if type(zone) is zoneinfo.ZoneInfo and zone.key:
+        return zone.key
+    if type(zone) is dt.timezone:
+        offset = zone.utcoffset(None)
+        name = zone.tzname(None)
+        return [take_delta(offset), None if name == dt.timezone(offset).tzname(None) else name]
+    raise Unserializable(f"a time zone of type {type(zone).__module__}.{type(zone).__qualname__}")
+
+
+def make_zone(parts: Any) -> dt.tzinfo | None:
+    """Return a time zone that `take_zone` took apart."""
+    if parts is None or type(parts) is str:
+        return None if parts is None else zoneinfo.ZoneInfo(parts)
+    offset, name = checked(parts, list)
+    return dt.timezone(make_delta(offset)) if name is None else dt.timezone(make_delta(offset), name)
+
+
+def take_delta(delta: dt.timedelta) -> list[int]:
+    return [delta.days, delta.seconds, delta.microseconds]
+
+
+def make_delta(parts: Any) -> dt.timedelta:
+    days, seconds, microseconds = (checked(part, int) for part in checked(parts, list))
+    return dt.timedelta(days, seconds, microseconds)
+
+
+def take_time(value: dt.datetime | dt.time) -> list[Any]:
+    return [value.replace(tzinfo=None).isoformat(), value.fold, take_zone(value.tzinfo)]
+
+
+def make_time(cls: type[dt.datetime] | type[dt.time], parts: Any) -> Any:
+    text, fold, zone = checked(parts, list)
+    return cls.fromisoformat(text).replace(fold=fold, tzinfo=make_zone(zone))
 
 
 # Classes with fields. `KnownClasses.find` gives the class.
