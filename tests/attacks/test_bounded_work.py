@@ -20,7 +20,7 @@ import pytest
 from knapcache.keys import scan
 from knapcache.keys.scan import MEMORY_FLOOR
 from tests.support.proxy_process import ADMIN_TOKEN, ProxyProcess
-from tests.support.raw_client import CHAT, HealthProbe, RawClient, WireResponse, chat_body, get, message
+from tests.support.raw_client import CHAT, HealthProbe, RawClient, WireResponse, chat_body, get, post
 from tests.support.recording_upstream import RecordedRequest, RecordingUpstream, UpstreamSide, plain, send
 from tests.support.running_proxy import RunningProxy
 from tests.support.timing import check_seconds
@@ -43,11 +43,6 @@ def answers_at_once(upstream: RecordingUpstream) -> Iterator[None]:
     upstream.always(send(ANSWER))
     yield
     upstream.always(None)
-
-
-def post(body: bytes, *headers: str, path: str = CHAT) -> bytes:
-    fixed = ("Authorization: Bearer k", "Content-Type: application/json")
-    return message(f"POST {path} HTTP/1.1", *fixed, *headers, body=body)
 
 
 def stalls(process: ProxyProcess) -> dict[float, int]:

@@ -14,7 +14,7 @@ import pytest
 
 from knapcache import Cache
 from knapcache.errors import InvalidInput, KnapcacheError, StoreError
-from knapcache.store.sqlite.files import APPLICATION_ID, Damaged, has_our_header, require_own_files
+from knapcache.store.sqlite.files import APPLICATION_ID, Damaged, require_own_files
 from knapcache.store.sqlite.layout import PAGE
 from knapcache.store.sqlite.recovery import SqliteOptions
 from knapcache.store.sqlite.store import SqliteStore
@@ -155,16 +155,6 @@ def test_an_unreadable_file_is_refused(tmp_path: Path) -> None:
     assert "Permission denied" in out
     assert [file.name for file in tmp_path.iterdir()] == ["shadow.db"]
     assert path.stat() == before
-
-
-def test_an_empty_file_is_used(tmp_path: Path) -> None:
-    path = tmp_path / "empty.db"
-    path.touch(0o644)
-    with SqliteStore(path, SIZE_LIMIT) as store:
-        store.apply(entry_of(store, "a")).result()
-        store.check()
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert has_our_header(path.read_bytes())
 
 
 @pytest.mark.parametrize("length", [1, 67, 71])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from typing import Any
 
 import pytest
 
+from knapcache.proxy.settings.secrets import digest_of
 from tests.attacks.conftest import Connect
 from tests.support.raw_client import CHAT, RawClient, chat, exchange, get
 from tests.support.recording_upstream import RecordingUpstream
@@ -20,8 +20,8 @@ TEXTS = (f"headers {number}" for number in itertools.count())
 
 @pytest.fixture(scope="module")
 def proxy_settings() -> dict[str, Any]:
-    digests = {name: hashlib.sha256(key.encode()).hexdigest() for name, key in (("a", VALID_KEY), ("b", BOBS_KEY))}
-    tenants = [{"name": name, "keys": [f"sha256:{digest}"], "group": "us"} for name, digest in digests.items()]
+    keys = {"a": VALID_KEY, "b": BOBS_KEY}
+    tenants = [{"name": name, "keys": [digest_of(key)], "group": "us"} for name, key in keys.items()]
     return {"tenants": tenants, "ignored_headers": ["X-Own-Trace-*"]}
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from tests.attacks.conftest import Connect
 from tests.support.proxy_process import ProxyProcess
-from tests.support.raw_client import HealthProbe, RawClient, chat, exchange, get
-from tests.support.recording_upstream import RecordingUpstream, plain, send
-from tests.support.running_proxy import RunningProxy
-from tests.support.timing import check_seconds
+from tests.support.raw_client import RawClient, chat, exchange, get
+from tests.support.recording_upstream import RecordingUpstream
 
 
 def test_responses_and_upstream_requests_are_recorded_exactly(connect: Connect, upstream: RecordingUpstream) -> None:
@@ -28,20 +26,6 @@ def test_the_upstream_reports_a_second_request_in_the_same_bytes(upstream: Recor
     with RawClient(upstream.url) as client:
         client.send(get("/one") + get("/two")).responses(2, ["GET", "GET"])
     assert upstream.targets == ["GET /one", "GET /two"]
-
-
-def test_a_scripted_upstream_misbehaves_once(connect: Connect, upstream: RecordingUpstream) -> None:
-    upstream.script(send(b"HTTP/1.1 200 OK\r\ncontent-le", then="close"), send(plain(b"no", status="400 Bad Request")))
-    client = connect()
-    first = client.send(chat("scripted")).response()
-    assert first.status in (400, 502)
-    assert upstream.targets[0] == "POST /v1/chat/completions"
-
-
-def test_the_probe_sees_an_idle_proxy(proxy: RunningProxy) -> None:
-    with HealthProbe(proxy.url) as probe:
-        exchange(proxy.url, chat("while probing"))
-    check_seconds(probe.worst, 5.0, "/healthz")
 
 
 def test_a_process_serves_and_reports_its_memory(process: ProxyProcess, upstream: RecordingUpstream) -> None:

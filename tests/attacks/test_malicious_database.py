@@ -261,32 +261,27 @@ def tree_of_shared_pages(content: bytes, root: int, leaf: int, first_free: int, 
     return b"".join(map(bytes, pages))
 
 
-@pytest.mark.parametrize("table", ["entries", "state"])
-def test_a_tree_with_endless_rows_does_not_hang_the_store(path: Path, table: str) -> None:
-    """200 pointers a page, 12 pages deep: more rows than anybody can count, in a small file."""
+def endless_tree(path: Path, table: str) -> bytes:
+    """Return the file with 200 pointers a page, 12 pages deep: more rows than anybody can count, in a small file."""
     connection = sqlite3.connect(path)
     ((root,),) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,))
     connection.close()
     edit(path)
     content = path.read_bytes()
     pages = len(content) // PAGE
-    kinds = {k: page_bytes(content, k)[0] for k in range(2, pages + 1)}
-    leaf = next(k for k, kind in kinds.items() if kind == 13 and k != root)
-    path.write_bytes(tree_of_shared_pages(content, root, leaf, pages + 1, 12))
+    leaf = next(k for k in range(2, pages + 1) if page_bytes(content, k)[0] == 13 and k != root)
+    return tree_of_shared_pages(content, root, leaf, pages + 1, 12)
+
+
+@pytest.mark.parametrize("table", ["entries", "state"])
+def test_a_tree_with_endless_rows_does_not_hang_the_store(path: Path, table: str) -> None:
+    path.write_bytes(endless_tree(path, table))
     use(path, own=False)
     use(path)
 
 
 def test_an_oversize_file_with_endless_rows_is_set_aside(path: Path, tmp_path: Path) -> None:
-    edit(path)
-    content = path.read_bytes()
-    connection = sqlite3.connect(path)
-    ((root,),) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'entries'")
-    connection.close()
-    pages = len(content) // PAGE
-    leaf = next(k for k in range(2, pages + 1) if page_bytes(content, k)[0] == 13 and k != root)
-    hostile = tree_of_shared_pages(content, root, leaf, pages + 1, 12)
-    more = bytearray(hostile + bytes(PAGE * 5000))
+    more = bytearray(endless_tree(path, "entries") + bytes(PAGE * 5000))
     struct.pack_into(">I", more, 28, len(more) // PAGE)
     path.write_bytes(more)
     assert use(path, quarantined=True) == 0

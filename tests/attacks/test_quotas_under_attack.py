@@ -6,12 +6,12 @@ enough of the capacity for the others, a flood evicts none of their entries.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from typing import Any
 
 import pytest
 
+from knapcache.proxy.settings.secrets import digest_of
 from tests.attacks.conftest import Connect
 from tests.support.raw_client import RawClient, chat
 from tests.support.running_proxy import RunningProxy
@@ -23,10 +23,9 @@ NUMBERS = itertools.count()
 
 @pytest.fixture(scope="module", params=["adaptive", "lru"])
 def proxy_settings(request: pytest.FixtureRequest) -> dict[str, Any]:
-    digests = {name: hashlib.sha256(key.encode()).hexdigest() for name, key in (("a", ATTACKER), ("v", VALID_KEY))}
     tenants = [
-        {"name": "attacker", "keys": [f"sha256:{digests['a']}"], "quota": QUOTA},
-        {"name": "victim", "keys": [f"sha256:{digests['v']}"]},
+        {"name": "attacker", "keys": [digest_of(ATTACKER)], "quota": QUOTA},
+        {"name": "victim", "keys": [digest_of(VALID_KEY)]},
     ]
     return {"tenants": tenants, "policy": request.param, "capacity": "2MB"}
 

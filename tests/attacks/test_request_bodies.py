@@ -10,7 +10,7 @@ import pytest
 
 from tests.attacks.conftest import Connect
 from tests.support.proxy_process import ProxyProcess
-from tests.support.raw_client import CHAT, HealthProbe, RawClient, chat_body, message
+from tests.support.raw_client import CHAT, HealthProbe, RawClient, chat_body, post
 from tests.support.recording_upstream import RecordingUpstream
 from tests.support.timing import check_seconds
 
@@ -20,11 +20,6 @@ MAX_BODY, MAX_DECOMPRESSED = 1_000_000, 2_000_000
 @pytest.fixture(scope="module")
 def proxy_settings() -> dict[str, Any]:
     return {"max_body": MAX_BODY, "max_decompressed": MAX_DECOMPRESSED}
-
-
-def post(body: bytes, *headers: str, path: str = CHAT) -> bytes:
-    fixed = ("Authorization: Bearer k", "Content-Type: application/json")
-    return message(f"POST {path} HTTP/1.1", *fixed, *headers, body=body)
 
 
 def bomb(megabytes: int) -> bytes:

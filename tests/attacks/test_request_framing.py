@@ -191,23 +191,19 @@ def test_the_next_request_begins_after_the_body(
     assert not any(name.startswith("x-trailer") for request in upstream.requests for name, _ in request.headers)
 
 
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("keep_alive", ["", "Connection: keep-alive"])
-def test_nothing_follows_a_request_of_http_1_0(
-    keep_alive: str, path: str, connect: Connect, upstream: RecordingUpstream
-) -> None:
-    headers = [f"Content-Length: {SIZE}", *([keep_alive] if keep_alive else [])]
-    responses = connect().send(post(*headers, start="POST {} HTTP/1.0")(path)).responses_until_close()
-    assert len(responses) == 1
-    assert "GET /v1/smuggled" not in upstream.targets
+LAST_REQUESTS: dict[str, Attack] = {
+    "HTTP/1.0": post(f"Content-Length: {SIZE}", start="POST {} HTTP/1.0"),
+    "HTTP/1.0 and keep-alive": post(f"Content-Length: {SIZE}", "Connection: keep-alive", start="POST {} HTTP/1.0"),
+    "connection: close": post("Connection: close", f"Content-Length: {SIZE}"),
+}
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_nothing_follows_a_request_with_connection_close(
-    path: str, connect: Connect, upstream: RecordingUpstream
+@pytest.mark.parametrize("attack", LAST_REQUESTS.values(), ids=LAST_REQUESTS.keys())
+def test_nothing_follows_the_last_request_of_a_connection(
+    attack: Attack, path: str, connect: Connect, upstream: RecordingUpstream
 ) -> None:
-    client = connect().send(post("Connection: close", f"Content-Length: {SIZE}")(path))
-    assert len(client.responses_until_close()) == 1
+    assert len(connect().send(attack(path)).responses_until_close()) == 1
     assert "GET /v1/smuggled" not in upstream.targets
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +9,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser
 
+from knapcache.proxy.settings.secrets import digest_of
 from tests.support.browser import chromium, open_view, visit, wait_for_data
 from tests.support.raw_client import chat, exchange
 from tests.support.recording_upstream import RecordingUpstream, plain, send
@@ -37,12 +37,11 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def proxy_settings() -> dict[str, Any]:
-    digest = hashlib.sha256(VALID_KEY.encode()).hexdigest()
     return {
         "admin_token": TOKEN,
         "show_content": True,
         "content_log": True,
-        "tenants": [{"name": "hostile", "keys": [f"sha256:{digest}"]}],
+        "tenants": [{"name": "hostile", "keys": [digest_of(VALID_KEY)]}],
     }
 
 

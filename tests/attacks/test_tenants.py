@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from typing import Any
 
 import pytest
 
+from knapcache.proxy.settings.secrets import digest_of
 from tests.attacks.conftest import Connect
 from tests.support.raw_client import CHAT, chat, chat_body, message
 from tests.support.recording_upstream import RecordingUpstream
@@ -20,8 +20,7 @@ TEXTS = (f"isolation {number}" for number in itertools.count())
 
 @pytest.fixture(scope="module")
 def proxy_settings() -> dict[str, Any]:
-    digests = [hashlib.sha256(key.encode()).hexdigest() for key in KEYS]
-    return {"tenants": [{"name": f"tenant-{k}", "keys": [f"sha256:{digest}"]} for k, digest in enumerate(digests)]}
+    return {"tenants": [{"name": f"tenant-{k}", "keys": [digest_of(key)]} for k, key in enumerate(KEYS)]}
 
 
 def test_every_tenant_pays_for_its_own_answers(connect: Connect, upstream: RecordingUpstream) -> None:
@@ -69,7 +68,7 @@ def test_nothing_in_a_request_selects_another_tenants_entries(connect: Connect, 
     [
         "", "Bearer", "Bearer ", f"Bearer  {VALID_KEY}x", f"Basic {VALID_KEY}", f"bearer{VALID_KEY}", "Bearer null",
         f"Bearer {VALID_KEY[:-1]}", f"Bearer {VALID_KEY.upper()}", f"Bearer {VALID_KEY},{VALID_KEY}",
-        f"Bearer sha256:{hashlib.sha256(VALID_KEY.encode()).hexdigest()}", f"Bearer {VALID_KEY}\xa0", "Bearer \xff\xfe",
+        f"Bearer {digest_of(VALID_KEY)}", f"Bearer {VALID_KEY}\xa0", "Bearer \xff\xfe",
     ],
 )  # fmt: skip
 def test_a_credential_that_is_not_a_tenants_gets_nothing(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import os
@@ -14,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from knapcache.proxy.settings.secrets import digest_of
 from tests.attacks.test_request_bodies import bomb
 from tests.attacks.test_request_framing import REFUSED
 from tests.support.proxy_process import ADMIN_TOKEN, ProxyProcess
@@ -25,7 +25,7 @@ VALID_KEY = "tenant-a-key"
 OTHER_KEY = "tenant-b-key"
 NUMBERS = itertools.count(1)
 CONFIG = "".join(
-    f'[[tenants]]\nname = "{name}"\nkeys = ["sha256:{hashlib.sha256(key.encode()).hexdigest()}"]\npass_key = true\n'
+    f'[[tenants]]\nname = "{name}"\nkeys = ["{digest_of(key)}"]\npass_key = true\n'
     for name, key in (("a", VALID_KEY), ("b", OTHER_KEY))
 )
 

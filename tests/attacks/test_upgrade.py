@@ -60,13 +60,6 @@ def test_an_upgrade_header_without_the_connection_option_is_an_ordinary_header(c
         assert client.send(chat(text, "Upgrade: h2c")).response().text == f"You said: {text}"
 
 
-def test_connect_is_refused(connect: Connect, upstream: RecordingUpstream) -> None:
-    sent = b"CONNECT 127.0.0.1:80 HTTP/1.1\r\nHost: 127.0.0.1:80\r\n\r\n"
-    (response,) = connect().send(sent + SMUGGLED).responses_until_close()
-    assert response.status == 400
-    assert upstream.requests == []
-
-
 def test_an_upgrade_after_a_request_does_not_end_its_response(connect: Connect) -> None:
     upgrade = message("POST /v1/files HTTP/1.1", "Connection: Upgrade", "Upgrade: h2c", body=chat_body("no"))
     (response,) = connect().send(chat("first") + upgrade).responses_until_close()

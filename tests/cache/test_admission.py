@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from knapcache.cache.apply_queue import StoreChange
 from knapcache.model import Decision
 from tests.support.caches import CHAT, Upstream, admission_of, request_of, small_cache, store_of
-from tests.support.timing import wait_until
+from tests.support.timing import check_waits_for
 
 
 def test_entries_that_a_policy_evicts_without_admitting_leave_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,10 +72,5 @@ def test_every_decision_waits_for_the_lock(step: str) -> None:
             "forget_missing": lambda: admission.forget_missing(key, i, admission.ids.serial[i]),
             "settle": lambda: admission.settle(i, entry),
         }
-        thread = threading.Thread(target=steps[step])
-        with admission.deciding:
-            thread.start()
-            thread.join(0.05)
-            assert thread.is_alive()
-        wait_until(lambda: not thread.is_alive(), "the thread")
+        check_waits_for(admission.deciding, steps[step])
         cache.check()

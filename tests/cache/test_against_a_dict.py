@@ -167,13 +167,14 @@ class OnDisk(Machine):
     times = 10
 
 
-@pytest.mark.parametrize("machine", [Machine, OnDisk])
-def test_any_sequence(machine: type[Machine]) -> None:
-    many = 25 if machine is Machine else 8
-    run_state_machine_as_test(machine, settings=settings(max_examples=many, stateful_step_count=30, deadline=None))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("machine", [Machine, OnDisk])
-def test_many_sequences(machine: type[Machine]) -> None:
-    run_state_machine_as_test(machine, settings=settings(max_examples=300, stateful_step_count=60, deadline=None))
+@pytest.mark.parametrize(
+    ("machine", "examples", "steps"),
+    [
+        (Machine, 25, 30),
+        (OnDisk, 8, 30),
+        *(pytest.param(machine, 300, 60, marks=pytest.mark.long) for machine in (Machine, OnDisk)),
+    ],
+)
+def test_any_sequence(machine: type[Machine], examples: int, steps: int) -> None:
+    options = settings(max_examples=examples, stateful_step_count=steps, deadline=None)
+    run_state_machine_as_test(machine, settings=options)

@@ -16,7 +16,7 @@ from knapcache.cache.outlines import PAUSE_EVERY, OutlineIndex
 from knapcache.errors import StoreError
 from knapcache.keys.outline import words_of
 from knapcache.store.base import Entry
-from tests.support.caches import CHAT, Upstream, admission_of, small_cache, store_of
+from tests.support.caches import CHAT, Upstream, admission_of, keyed, small_cache, store_of
 
 LATER = 1e12
 SYSTEM = {"role": "system", "content": "You are a helpful geographer."}
@@ -80,9 +80,7 @@ def test_a_listing_counts_no_requests_and_leaves_the_memory_tier_alone(tmp_path:
 
 
 def compare(cache: Cache, body: dict[str, Any], before: float = LATER, **where: Any) -> Comparison:
-    keyed = cache._internal.keyed_request(CHAT, body, **where)
-    assert keyed is not None
-    return cache._internal.browser.compare(keyed.key.canonical, before)
+    return cache._internal.browser.compare(keyed(cache, body, **where).key.canonical, before)
 
 
 def test_the_nearest_entry_differs_in_the_changed_field(cache: Cache) -> None:
@@ -133,10 +131,9 @@ def test_only_entries_of_the_time_and_of_the_tenant_are_compared(cache: Cache) -
     found = compare(cache, body, namespace="b").nearest
     assert found is not None
     assert (found.key.hex(), [each.field for each in found.differences]) == (keys["Lisbon"], ["tenant"])
-    keyed = cache._internal.keyed_request(CHAT, body, namespace="b")
-    assert keyed is not None
-    assert cache._internal.browser.compare(keyed.key.canonical, LATER, tenant="b").nearest is None
-    assert cache._internal.browser.compare(keyed.key.canonical, LATER, tenant="a").nearest is not None
+    canonical = keyed(cache, body, namespace="b").key.canonical
+    assert cache._internal.browser.compare(canonical, LATER, tenant="b").nearest is None
+    assert cache._internal.browser.compare(canonical, LATER, tenant="a").nearest is not None
 
 
 def test_an_unrelated_request_is_not_similar(cache: Cache) -> None:

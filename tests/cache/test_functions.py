@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from knapcache import InvalidInput
-from knapcache.cache.serialize.arguments import typed
-from knapcache.cache.serialize.base import equal_with_types
-from tests.support.caches import small_cache
-
-json = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-    max_leaves=8,
-)
+from tests.support.caches import run_python, small_cache
 
 
 def test_how_arguments_are_passed_does_not_matter() -> None:
@@ -48,42 +34,6 @@ def test_how_arguments_are_passed_does_not_matter() -> None:
         cache.check()
 
 
-def test_types_of_arguments_count() -> None:
-    calls: list[Any] = []
-    with small_cache() as cache:
-
-        @cache.cached
-        def kind(x: Any) -> str:
-            calls.append(x)
-            return repr(x)
-
-        different = [
-            1,
-            1.0,
-            True,
-            "1",
-            [1],
-            (1,),
-            {"a": 1},
-            {"a": 1.0},
-            {"float": "1.0"},
-            None,
-            "None",
-            -0.0,
-            0.0,
-            b"1",
-            [],
-        ]
-        for x in different * 2:
-            assert kind(x) == repr(x)
-        assert len(calls) == len(different)
-
-
-@given(json, json)
-def test_typed_is_one_to_one(a: Any, b: Any) -> None:
-    assert (typed(a) == typed(b)) == equal_with_types(a, b)
-
-
 def test_functions_do_not_share_results() -> None:
     with small_cache() as cache:
 
@@ -98,37 +48,6 @@ def test_functions_do_not_share_results() -> None:
         assert cache.cached(name="shared")(one)(5) == 5
         assert cache.cached(name="shared")(two)(5) == 5
         assert cache.cached(name="shared", namespace="other")(two)(5) == -5
-
-
-def test_hits_are_fresh_copies() -> None:
-    with small_cache() as cache:
-
-        @cache.cached
-        def f() -> list[int]:
-            return [1]
-
-        first = f()
-        first.append(2)
-        second = f()
-        second.append(3)
-        assert f() == [1]
-
-
-@pytest.mark.parametrize("result", [object(), [print], {"a": (slice(1),)}, b"bytes".join])
-def test_results_without_a_form_are_returned_and_not_stored(result: Any, caplog: pytest.LogCaptureFixture) -> None:
-    calls: list[int] = []
-    with small_cache() as cache:
-
-        @cache.cached
-        def f() -> Any:
-            calls.append(1)
-            return result
-
-        assert f() is result
-        assert f() is result
-        assert len(calls) == 2
-        assert len([r for r in caplog.records if "is not stored" in r.message]) == 1
-        cache.check()
 
 
 def test_waiters_for_such_a_result_call_the_function() -> None:
@@ -158,21 +77,6 @@ def test_generators_are_rejected() -> None:
             cache.cached(stream)
         with pytest.raises(InvalidInput, match="ttl must be"):
             cache.cached(ttl=-1)
-
-
-async def test_coroutine_functions() -> None:
-    calls: list[int] = []
-    async with small_cache() as cache:
-
-        @cache.cached(ttl=60)
-        async def f(x: int) -> dict[str, int]:
-            calls.append(x)
-            await asyncio.sleep(0.02)
-            return {"x": x}
-
-        results = await asyncio.gather(*(f(1) for _ in range(50)))
-        assert results == [{"x": 1}] * 50
-        assert len(calls) == 1
 
 
 def test_an_error_is_raised_and_not_stored() -> None:
@@ -265,11 +169,7 @@ with small_cache(path=sys.argv[1]) as cache:
 
 def test_scripts_do_not_share_results(tmp_path: Path) -> None:
     def run(*words: object) -> str:
-        here = Path(__file__).resolve().parents[2]
-        path = os.pathsep.join((str(here / "src"), str(here), str(tmp_path)))
-        environment = {**os.environ, "PYTHONPATH": path, "KNAPCACHE_COMPILE": "0"}
-        command = [sys.executable, *map(str, words), str(tmp_path / "answers.db")]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True, cwd=here).stdout
+        return run_python(*words, tmp_path / "answers.db", paths=(tmp_path,)).stdout
 
     (tmp_path / "elsewhere").mkdir()
     circle, square, moved = (tmp_path / name for name in ("circle.py", "square.py", "elsewhere/circle.py"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import fields
 
@@ -11,7 +10,7 @@ import pytest
 from knapcache.cache.ledger import MAX_LABELS, MAX_PAIRS, OTHER, Ledger, LedgerRow
 from knapcache.errors import CorruptState
 from knapcache.price.meter import Bill
-from tests.support.timing import wait_until
+from tests.support.timing import check_waits_for
 
 
 def test_more_pairs_of_model_and_tenant_than_rows() -> None:
@@ -147,9 +146,4 @@ def test_every_method_waits_for_the_lock(step: str) -> None:
         "report": ledger.report,
         "check": ledger.check,
     }
-    thread = threading.Thread(target=steps[step])
-    with ledger._lock:
-        thread.start()
-        thread.join(0.05)
-        assert thread.is_alive()
-    wait_until(lambda: not thread.is_alive(), "the thread")
+    check_waits_for(ledger._lock, steps[step])

@@ -71,6 +71,8 @@ def test_the_preview_has_what_the_filter_selects(entries: list[EntryInfo], given
         ({"system": "xyz"}, "16 hex digits"),
         ({"system": "0" * 17}, "16 hex digits"),
         ({"key": "00"}, "64 hex digits"),
+        ({"key": "xyz"}, "64 hex digits"),
+        ({"key": b"short"}, "64 hex digits"),
         ({"older_than": -1}, "older_than"),
     ],
 )

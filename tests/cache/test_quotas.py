@@ -10,7 +10,17 @@ import pytest
 
 from knapcache import Cache, InvalidInput
 from knapcache.errors import CorruptState
-from tests.support.caches import CHAT, Upstream, admission_of, is_answer, request_of, residents, small_cache, store_of
+from tests.support.caches import (
+    CHAT,
+    Upstream,
+    admission_of,
+    is_answer,
+    keyed,
+    request_of,
+    residents,
+    small_cache,
+    store_of,
+)
 
 QUOTA = 40_000
 
@@ -115,9 +125,7 @@ def test_one_in_sixteen_entries_is_ranked_ahead_and_at_most_64(entries: int, ahe
 
 
 def key_of(cache: Cache, name: int) -> bytes:
-    found = cache._internal.keyed_request(CHAT, request_of(name), namespace="a")
-    assert found is not None
-    return found.key.digest
+    return keyed(cache, request_of(name), namespace="a").key.digest
 
 
 def test_an_answer_above_the_quota_evicts_the_older_one() -> None:

@@ -16,7 +16,6 @@ from knapcache.cache.admission import AdmissionController
 from knapcache.cache.ids import IdTable
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.snapshot import copy_state, pack, unpack
-from knapcache.errors import StoreError
 from knapcache.kernel import COMPILED
 from knapcache.policy import registry
 from knapcache.policy.base import Policy
@@ -207,13 +206,6 @@ def test_entries_newer_than_the_snapshot_are_settled(path: Path) -> None:
         assert residents(cache) == before
         assert len(before) == 39
         cache.check()
-
-
-def test_a_path_that_is_no_file_is_rejected(tmp_path: Path) -> None:
-    path = tmp_path / "directory"
-    path.mkdir()
-    with pytest.raises((StoreError, ValueError), match=r"\S"):
-        small_cache(path=path)
 
 
 def test_entries_that_the_policy_rejects_are_removed() -> None:

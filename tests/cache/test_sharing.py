@@ -122,17 +122,6 @@ def test_a_reader_becomes_the_owner_when_the_owner_is_killed(path: Path) -> None
         cache.check()
 
 
-def test_a_reader_becomes_the_owner_when_the_owner_closes(path: Path) -> None:
-    owner, reader = open_cache(path), open_cache(path)
-    owner.fetch(CHAT, request_of(1), Upstream()(1))
-    owner.close()
-    reader.maintain()
-    assert reader.stats().owner
-    assert reader.fetch(CHAT, request_of(1), Upstream()(1)).outcome == "hit"
-    reader.check()
-    reader.close()
-
-
 def test_a_full_spool_loses_only_the_answer(path: Path) -> None:
     with open_cache(path), open_cache(path) as reader:
         for name in range(40):

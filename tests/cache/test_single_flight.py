@@ -14,9 +14,8 @@ import pytest
 from knapcache import Answer, Cache, InvalidInput, Reply
 from knapcache.cache import PendingFetch
 from knapcache.cache.single_flight import CallResult, InFlightCall, LeaderLost, SingleFlight
-from knapcache.keys.request import KeyedRequest
-from tests.support.caches import CHAT, Upstream, is_answer, payload_of, request_of, small_cache
-from tests.support.timing import at_once, wait_until, within
+from tests.support.caches import CHAT, Upstream, is_answer, keyed, payload_of, request_of, small_cache
+from tests.support.timing import at_once, check_waits_for, within
 
 
 def in_threads(many: int, function: Callable[[], Any], seconds: float = 30.0) -> list[Any]:
@@ -298,12 +297,7 @@ def test_every_step_of_a_call_waits_for_the_lock(step: str) -> None:
         "abandon": lambda: single_flight._abandon(call),
         "complete": lambda: single_flight.complete(call, 1),
     }
-    thread = threading.Thread(target=steps[step])
-    with single_flight._lock:
-        thread.start()
-        thread.join(0.05)
-        assert thread.is_alive()
-    wait_until(lambda: not thread.is_alive(), "the thread")
+    check_waits_for(single_flight._lock, steps[step])
 
 
 def test_an_answer_stored_between_lookup_and_call_is_not_paid_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,14 +317,8 @@ def test_an_answer_stored_between_lookup_and_call_is_not_paid_for_again(monkeypa
         cache.check()
 
 
-def keyed(cache: Cache) -> KeyedRequest:
-    found = cache._internal.keyed_request(CHAT, request_of(1))
-    assert found is not None
-    return found
-
-
 async def begin(cache: Cache, **options: bool) -> PendingFetch:
-    pending = await cache._internal.begin_async(keyed(cache), **options)
+    pending = await cache._internal.begin_async(keyed(cache, request_of(1)), **options)
     assert isinstance(pending, PendingFetch)
     return pending
 
@@ -338,7 +326,7 @@ async def begin(cache: Cache, **options: bool) -> PendingFetch:
 async def test_waiters_get_what_a_begun_fetch_completes_with() -> None:
     async with small_cache() as cache:
         pending = await begin(cache)
-        waiter = asyncio.create_task(cache._internal.begin_async(keyed(cache)))
+        waiter = asyncio.create_task(cache._internal.begin_async(keyed(cache, request_of(1))))
         await asyncio.sleep(0.02)
         assert not waiter.done()
         assert pending.complete(Reply(payload_of(1), "m", cost=1.0), 0.1).outcome == "miss"
@@ -353,7 +341,7 @@ async def test_waiters_get_what_a_begun_fetch_completes_with() -> None:
 async def test_a_waiter_leads_when_a_begun_fetch_is_abandoned() -> None:
     async with small_cache() as cache:
         pending = await begin(cache)
-        waiter = asyncio.create_task(cache._internal.begin_async(keyed(cache)))
+        waiter = asyncio.create_task(cache._internal.begin_async(keyed(cache, request_of(1))))
         await asyncio.sleep(0.02)
         pending.abandon(ConnectionError())
         second = await waiter
@@ -385,11 +373,11 @@ async def test_a_fetch_that_is_not_stored_has_no_waiters() -> None:
 
 async def test_a_refresh_in_flight_is_known() -> None:
     async with small_cache() as cache:
-        assert not cache._internal.refreshing(keyed(cache))
+        assert not cache._internal.refreshing(keyed(cache, request_of(1)))
         pending = await begin(cache, refresh=True)
-        assert cache._internal.refreshing(keyed(cache))
+        assert cache._internal.refreshing(keyed(cache, request_of(1)))
         pending.abandon()
-        assert not cache._internal.refreshing(keyed(cache))
+        assert not cache._internal.refreshing(keyed(cache, request_of(1)))
 
 
 async def test_a_refresh_does_not_join_a_call_that_began_before_it() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from knapcache import Cache, Reply
 from tests.support.caches import CHAT, Upstream, is_answer, payload_of, request_of, small_cache
+from tests.support.flood import flood_cache
 
 
 def fetch_in_thread(cache: Cache, seed: int, until: float) -> None:
@@ -51,7 +52,7 @@ async def fetch_and_cancel(cache: Cache, seed: int, until: float) -> None:
                 raise result
 
 
-def run_load(path: Path, seconds: float) -> None:
+def run_load(path: Path | None, seconds: float) -> None:
     with small_cache(capacity=2 << 20, path=path, policy="gdsf-cost", shadows=("lru",), ids=150, ttl=0.3) as cache:
         until = time.monotonic() + seconds
         errors: list[BaseException] = []
@@ -78,10 +79,11 @@ def run_load(path: Path, seconds: float) -> None:
         assert len(cache._engine.single_flight) == 0
 
 
-def test_mixed_load(tmp_path: Path) -> None:
-    run_load(tmp_path / "answers.db", 2.0)
+@pytest.mark.parametrize("where", ["memory", "file"])
+@pytest.mark.parametrize("seconds", [2.0, pytest.param(60.0, marks=pytest.mark.long)])
+def test_mixed_load(path: Path, where: str, seconds: float) -> None:
+    run_load(path if where == "file" else None, seconds)
 
 
-@pytest.mark.long
-def test_mixed_load_for_long(tmp_path: Path) -> None:
-    run_load(tmp_path / "answers.db", 60.0)
+def test_a_flood_of_keys_that_never_return_leaves_the_hot_set() -> None:
+    assert flood_cache(8000, 16_000, 5000)["hit_rate_in_flood_percent"] > 40

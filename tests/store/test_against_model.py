@@ -9,7 +9,14 @@ from typing import ClassVar
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from knapcache.errors import StoreError
 from knapcache.store.base import Entry, Store, Totals
@@ -144,18 +151,9 @@ class SqliteWithoutMemoryTierMachine(SqliteMachine):
 MACHINES = [MemoryMachine, SqliteMachine, SqliteWithoutMemoryTierMachine]
 
 
+@pytest.mark.parametrize(("examples", "steps"), [(15, 30), pytest.param(300, 80, marks=pytest.mark.long)])
 @pytest.mark.parametrize("machine", MACHINES)
-def test_a_store_behaves_like_a_dict(machine: type[StoreMachine]) -> None:
-    run(machine, 15, 30)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("machine", MACHINES)
-def test_a_store_behaves_like_a_dict_for_long(machine: type[StoreMachine]) -> None:
-    run(machine, 300, 80)
-
-
-def run(machine: type[StoreMachine], examples: int, steps: int) -> None:
-    case = machine.TestCase
-    case.settings = settings(max_examples=examples, stateful_step_count=steps, deadline=None)
-    case("runTest").runTest()
+def test_a_store_behaves_like_a_dict(machine: type[StoreMachine], examples: int, steps: int) -> None:
+    run_state_machine_as_test(
+        machine, settings=settings(max_examples=examples, stateful_step_count=steps, deadline=None)
+    )

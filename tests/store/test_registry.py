@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from knapcache import Cache
 from knapcache.errors import InvalidInput
 from knapcache.store import registry
 from knapcache.store.base import StoreOptions
@@ -109,13 +108,3 @@ def test_another_store_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry.STORES, "other", open_other)
     assert isinstance(open_store("other://host/1", OPTIONS), MemoryStore)
     assert opened == [("//host/1", 1 << 20)]
-
-
-def test_a_cache_takes_a_url_as_path(tmp_path: Path) -> None:
-    with Cache("1MB", path="memory:") as cache:
-        assert cache.stats().disk_bytes == 0
-    with Cache("2MB", path=f"sqlite:{tmp_path}/answers.db") as cache:
-        assert cache.stats().size_limit == 2_000_000
-    assert (tmp_path / "answers.db").is_file()
-    with pytest.raises(InvalidInput, match="unknown store mongo:"):
-        Cache("2MB", path="mongo://host/0")

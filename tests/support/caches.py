@@ -6,7 +6,6 @@ import hashlib
 import os
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,9 @@ from knapcache.cache.admission import AdmissionController
 from knapcache.cache.cache import internal_of
 from knapcache.cache.internal import InternalCache
 from knapcache.cache.roles import Owner
+from knapcache.keys import KeyedRequest
 from knapcache.store.base import Store
+from tests.support import stores
 
 CHAT = "chat/completions"
 
@@ -63,6 +64,13 @@ def store_of(cache: Cache | InternalCache) -> Store:
     return (internal_of(cache) if isinstance(cache, Cache) else cache).coordinator.store
 
 
+def keyed(cache: Cache, request: dict[str, Any], **where: Any) -> KeyedRequest:
+    """Return a chat request with its key."""
+    found = internal_of(cache).keyed_request(CHAT, request, **where)
+    assert found is not None
+    return found
+
+
 def admission_of(cache: Cache) -> AdmissionController:
     """Return the admission controller of a cache that owns its store."""
     role = internal_of(cache).coordinator.role
@@ -77,13 +85,16 @@ def residents(owner: Cache | AdmissionController) -> set[bytes]:
 
 def spawn(code: str, *arguments: object) -> subprocess.Popen[str]:
     """Start another Python process that can import these helpers. It decides with plain kernels, to start sooner."""
+    return stores.spawn(code, *arguments, KNAPCACHE_COMPILE="0")
+
+
+def run_python(*words: object, paths: tuple[Path, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """Run Python with these words and return how it ended. It can import these helpers, and modules in `paths`."""
     here = Path(__file__).resolve().parents[2]
-    path = f"{here / 'src'}{os.pathsep}{here}"
+    path = os.pathsep.join(map(str, (here / "src", here, *paths)))
     environment = {**os.environ, "PYTHONPATH": path, "KNAPCACHE_COMPILE": "0"}
-    return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
-    )  # fmt: skip
+    command = [sys.executable, *map(str, words)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True, cwd=here)
 
 
 def read_line(child: subprocess.Popen[str]) -> str:

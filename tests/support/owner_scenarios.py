@@ -18,6 +18,7 @@ from knapcache.errors import NotOwner, StoreError
 from knapcache.store.redis.server import ServerAway
 from knapcache.store.redis.store import RedisStore
 from knapcache.store.redis.urls import parse
+from tests.support.caches import read_line
 from tests.support.redis_servers import RedisProcess
 from tests.support.stores import entry_of, key_of, spawn
 from tests.support.timing import Deadline, wait_until
@@ -70,12 +71,7 @@ CACHE_PROCESS = """
 
 
 def read_words(process: subprocess.Popen[str]) -> list[str]:
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    if not line:
-        process.kill()
-        raise AssertionError(f"the process ended: {process.communicate()[1][-2000:]}")
-    return line.split()
+    return read_line(process).split()
 
 
 def kill_owners(

@@ -196,11 +196,15 @@ def message(start: str, *headers: str, body: bytes = b"", length: bool = True) -
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
 
 
-def chat(text: str, *headers: str, key: str = "k", version: str = "1.1", **fields: Any) -> bytes:
+def post(body: bytes, *headers: str, path: str = CHAT, key: str = "k") -> bytes:
+    """Return the bytes of a POST request with a body of JSON."""
+    fixed = (f"Authorization: Bearer {key}", "Content-Type: application/json")
+    return message(f"POST {path} HTTP/1.1", *fixed, *headers, body=body)
+
+
+def chat(text: str, *headers: str, key: str = "k", **fields: Any) -> bytes:
     """Return the bytes of a chat request."""
-    start = f"POST {CHAT} HTTP/{version}"
-    json_type = "Content-Type: application/json"
-    return message(start, f"Authorization: Bearer {key}", json_type, *headers, body=chat_body(text, **fields))
+    return post(chat_body(text, **fields), *headers, key=key)
 
 
 def get(path: str, *headers: str, key: str = "k") -> bytes:

@@ -102,11 +102,11 @@ class DiskUsageMonitor(threading.Thread):
         self.join()
 
 
-def spawn(code: str, *arguments: object, **options: Any) -> subprocess.Popen[str]:
-    """Start a Python process that can import knapcache and tests."""
+def spawn(code: str, *arguments: object, **variables: str) -> subprocess.Popen[str]:
+    """Start a Python process that can import knapcache and tests. variables: of its environment."""
     root = Path(__file__).resolve().parents[2]
-    environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"}
+    environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}", **variables}
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, **options,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
     )  # fmt: skip

@@ -108,6 +108,16 @@ def at_once(count: int, work: Callable[[int], T], seconds: float) -> list[T]:
     return [result.result() for result in results]
 
 
+def check_waits_for(lock: threading.Lock, work: Callable[[], object]) -> None:
+    """Check that work in another thread waits for a lock, and ends when the lock is released."""
+    thread = threading.Thread(target=work)
+    with lock:
+        thread.start()
+        thread.join(0.05)
+        assert thread.is_alive()
+    wait_until(lambda: not thread.is_alive(), "the thread")
+
+
 def cpu_seconds(work: Callable[[], object]) -> float:
     """Return the CPU time that the work takes in this thread."""
     start = time.thread_time()

@@ -49,6 +49,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess
         yield servers
 
 
+@pytest.fixture(params=["engine", "sentinel", "cluster"])
+def url(request: pytest.FixtureRequest) -> str:
+    """The URL of a server, of one under Sentinel, and of a cluster."""
+    servers: RedisProcess | SentinelGroup | ClusterProcesses = request.getfixturevalue(request.param)
+    return servers.url
+
+
 @pytest.fixture(params=ENGINES)
 def each_engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
     """A fresh server of each program that is installed."""

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from pathlib import Path
 
 import pytest
 
 from knapcache.errors import StoreError
-from knapcache.store.base import Clock, Store
 from knapcache.store.redis.store import RedisStore
 from knapcache.store.redis.urls import parse
 from knapcache.testing import check_store
+from tests.store.redis.test_contract import build
 from tests.support.redis_servers import ClusterProcesses, RedisProcess
 
 GUIDE = Path(__file__).resolve().parents[3] / "docs" / "guides" / "cluster.md"
-_numbers = itertools.count()
 
 
 def documented_rule() -> list[str]:
@@ -30,13 +28,7 @@ def check_with(url: str, servers: list[RedisProcess], rule: list[str]) -> None:
         with server.client() as client:
             client.execute_command("ACL", "SETUSER", "knapcache", "reset", *rule)
             client.execute_command("ACL", "LOG", "RESET")
-    scheme, _, location = url.replace("://", "://knapcache:hunter2@").partition(":")
-
-    def make(clock: Clock) -> Store:
-        address = parse(scheme, f"{location}?near=100kB&prefix=knapcache:{next(_numbers)}")
-        return RedisStore(address, 2 << 20, clock=clock)
-
-    check_store(make)
+    check_store(build(url.replace("://", "://knapcache:hunter2@"), "near=100kB"))
     for server in servers:
         with server.client() as client:
             assert client.execute_command("ACL", "LOG") == [], "a command was refused"

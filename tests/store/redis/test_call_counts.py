@@ -12,7 +12,7 @@ from knapcache.features.limits.redis_counts import RedisCounts
 from knapcache.store.redis.call_counts import MAX_OPERATIONS
 from knapcache.store.redis.store import RedisStore
 from tests.store.redis.conftest import OpenStore
-from tests.support.redis_servers import ClusterProcesses, RedisProcess, SentinelGroup
+from tests.support.redis_servers import RedisProcess
 from tests.support.timing import wait_until
 
 NOW = 1_780_000_000.0
@@ -44,22 +44,18 @@ def exercise(first: RedisStore, second: RedisStore) -> None:
     assert usage.in_flight == CALL
 
 
-def test_processes_count_together_on_a_server(engine: RedisProcess, open_store: OpenStore) -> None:
+def test_processes_count_together(url: str, open_store: OpenStore) -> None:
+    exercise(open_store(url), open_store(url))
+
+
+def test_counters_have_a_life_time_and_no_readable_names(engine: RedisProcess, open_store: OpenStore) -> None:
     store = open_store(engine.url)
-    exercise(store, open_store(engine.url))
+    exercise(store, store)
     with engine.client() as client:
         names = client.keys(f"{{{store.address.prefix}:o}}:u:*")
         assert len(names) == 5
         assert all(client.ttl(name) > 0 for name in names), "every counter has a life time"
         assert not any(b"team" in name for name in names), "names of tenants are not readable"
-
-
-def test_processes_count_together_in_a_cluster(cluster: ClusterProcesses, open_store: OpenStore) -> None:
-    exercise(open_store(cluster.url), open_store(cluster.url))
-
-
-def test_processes_count_together_under_sentinel(sentinel: SentinelGroup, open_store: OpenStore) -> None:
-    exercise(open_store(sentinel.url), open_store(sentinel.url))
 
 
 def test_an_engine_that_stops_raises_a_store_error(tmp_path: Path, open_store: OpenStore) -> None:

@@ -13,7 +13,7 @@ from knapcache.store.redis.urls import parse
 from knapcache.testing import check_store
 from tests.support.redis_servers import ClusterProcesses, RedisProcess, SentinelGroup
 
-_prefixes = (f"contract{k}" for k in itertools.count())
+_prefixes = (f"knapcache:contract{k}" for k in itertools.count())
 
 
 def build(url: str, query: str = "near=0", **options: object) -> Callable[[Clock], Store]:

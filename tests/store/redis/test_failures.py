@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import signal
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from knapcache.errors import InvalidInput, NotOwner, StoreError
+from knapcache.errors import InvalidInput, StoreError
 from knapcache.store.redis.ownership import LEASE_SECONDS
 from knapcache.store.redis.server_state import ServerState
 from knapcache.store.redis.store import RedisStore
 from tests.store.redis.conftest import OpenStore
+from tests.store.redis.test_failovers import Load
 from tests.support.redis_servers import RedisProcess, free_port
-from tests.support.stores import entry_of, is_right, key_of
+from tests.support.stores import entry_of, key_of
 from tests.support.timing import wait_until, within
 
 QUICK_SECONDS = 2.0
@@ -52,42 +51,21 @@ def test_a_store_opens_before_its_server_and_owns_it_later(tmp_path: Path, open_
 def test_reads_go_on_while_a_server_is_killed_and_writes_after_its_return(
     server: RedisProcess, open_store: OpenStore
 ) -> None:
-    owner = open_store(server.url, query="near=0&shards=4")
-    reader = owner.reader()
-    stop, wrong, raised = threading.Event(), [], []
-
-    def load(store: RedisStore, writes: bool) -> None:
-        number = 0
-        while not stop.is_set():
-            number = (number + 1) % 50
-            try:
-                entry = store.get(key_of(number))
-                if entry is not None and not is_right(entry, number):
-                    wrong.append(number)
-                if writes:
-                    store.apply(entry_of(store, number, 500))
-            except Exception as error:
-                raised.append(error)
-            time.sleep(0.001)
-
-    threads = [threading.Thread(target=load, args=(each, each is owner)) for each in (owner, reader, reader)]
-    for thread in threads:
-        thread.start()
-    wait_until(lambda: owner.totals().entries > 20)
-    server.kill()
-    wait_until(lambda: owner.counters()["breakers_opened"] > 0)
-    with within(QUICK_SECONDS, "300 reads without a server"):
-        for number in range(300):
-            assert reader.get(key_of(number)) is None
-    server.start()  # without data
-    wait_until(lambda: sum(reader.get(key_of(number)) is not None for number in range(50)) > 20)
-    stop.set()
-    for thread in threads:
-        thread.join()
-    assert (wrong, raised) == ([], [])
+    owner, reader = (open_store(server.url, query="near=0&shards=4") for _ in range(2))
+    load = Load(owner, reader)
+    try:
+        wait_until(lambda: owner.totals().entries > 20)
+        server.kill()
+        wait_until(lambda: owner.counters()["breakers_opened"] > 0)
+        with within(QUICK_SECONDS, "300 reads without a server"):
+            for number in range(300):
+                assert reader.get(key_of(number)) is None
+        server.start()  # without data
+        wait_until(lambda: sum(reader.get(key_of(number)) is not None for number in range(50)) > 20)
+    finally:
+        load.stop()
     assert owner.owner
     owner.check()
-    reader.close()
 
 
 def test_a_stopped_server_delays_one_read_and_no_more(server: RedisProcess, open_store: OpenStore) -> None:
@@ -128,32 +106,6 @@ def test_a_put_that_failed_is_absent_and_its_evictions_are_made_later(
     wait_until(lambda: [info.key for info in store.scan()] == [other])
     assert store.get(key_of("new")) is None
     store.check()
-
-
-def test_a_replaced_owner_is_fenced_and_becomes_a_reader(engine: RedisProcess, open_store: OpenStore) -> None:
-    first, second = open_store(engine.url, query="near=0&shards=3"), open_store(engine.url, query="near=0&shards=3")
-    assert (first.owner, second.owner) == (True, False)
-    for round_ in range(5):
-        old, new = (first, second) if first.owner else (second, first)
-        put(old, "kept", version=round_)
-        with engine.client() as client:  # as if the lease had run out while the old owner was stopped
-            client.delete(old._member.attachment().names.owner)
-        assert new.own()
-        failed = None
-        try:
-            failed = old.apply(entry_of(old, "late"), evict=[key_of("kept")]).exception(60)
-        except NotOwner as error:  # the lease was found lost before
-            failed = error
-        assert isinstance(failed, NotOwner)
-        assert not old.owner
-        with pytest.raises(NotOwner):
-            old.collect()
-        for store in (old, new):
-            assert store.get(key_of("late")) is None
-            entry = store.get(key_of("kept"))
-            assert entry is not None
-            assert entry.meta["version"] == round_
-        new.check()
 
 
 def test_an_owner_notices_without_writing_that_it_was_replaced(engine: RedisProcess, open_store: OpenStore) -> None:

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import signal
-import threading
-import time
-from collections import Counter
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from knapcache.store.base import Entry
 from knapcache.store.redis import nursery
 from knapcache.store.redis.key_leases import LEASE_SECONDS, KeyLease
-from knapcache.store.redis.store import RedisStore
 from tests.store.redis.conftest import OpenStore
-from tests.support.redis_servers import ClusterProcesses, RedisProcess
+from tests.support.redis_servers import RedisProcess
 from tests.support.stores import entry_of, key_of
 from tests.support.timing import wait_until
 
 
-def test_one_leads_and_the_others_find_its_answer(engine: RedisProcess, open_store: OpenStore) -> None:
-    owner, one, two = (open_store(engine.url) for _ in range(3))
+def test_one_leads_and_the_others_find_its_answer(url: str, open_store: OpenStore) -> None:
+    owner, one, two = (open_store(url, query="near=0&shards=4") for _ in range(3))
     entry = entry_of(one, 1)
     lease = one.lead(entry.key)
     assert isinstance(lease, KeyLease)
@@ -146,33 +141,3 @@ def test_leases_of_a_stopped_engine_do_not_outlive_the_stop(tmp_path: Path, open
         for name in ("held", "sent"):
             found = wait_until(partial(two.lead, key_of(name)), "the lease", LEASE_SECONDS / 2)
             assert isinstance(found, KeyLease)
-
-
-def test_bursts_in_a_cluster_make_one_call_for_each_key(cluster: ClusterProcesses, open_store: OpenStore) -> None:
-    stores = [open_store(cluster.url, query="near=0&shards=8") for _ in range(3)]
-    calls: Counter[int] = Counter()
-    answers: list[Entry] = []
-
-    def request(store: RedisStore, name: int) -> None:
-        while (found := store.lead(key_of(name))) is None:
-            time.sleep(0.05)
-        if isinstance(found, KeyLease):
-            calls[name] += 1
-            time.sleep(0.05)  # the call
-            entry = entry_of(store, name)
-            if store.owner:
-                store.apply(entry).result(60)
-            else:
-                store.hand_over(entry)
-            found.end()
-        else:
-            answers.append(found)
-
-    for name in range(4):
-        threads = [threading.Thread(target=request, args=(store, name)) for store in stores for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert calls == dict.fromkeys(range(4), 1)
-    assert len(answers) == 4 * 5

@@ -12,7 +12,7 @@ import pytest
 from knapcache.store.base import Entry
 from knapcache.store.redis.store import RedisStore
 from tests.store.redis.conftest import OpenStore
-from tests.support.redis_servers import ClusterProcesses, RedisProcess, SentinelGroup
+from tests.support.redis_servers import RedisProcess
 from tests.support.stores import entry_of, key_of
 from tests.support.timing import wait_until, within
 
@@ -25,12 +25,6 @@ def near_entry(store: RedisStore, key: bytes) -> Entry | None:
     store.get(key)
     found = store.get_nowait(key)
     return found if isinstance(found, Entry) else None
-
-
-@pytest.fixture(params=["engine", "sentinel", "cluster"])
-def url(request: pytest.FixtureRequest) -> str:
-    servers: RedisProcess | SentinelGroup | ClusterProcesses = request.getfixturevalue(request.param)
-    return servers.url
 
 
 def test_a_removal_reaches_other_processes_within_a_second(url: str, open_store: OpenStore) -> None:

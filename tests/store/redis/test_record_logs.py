@@ -9,7 +9,7 @@ import pytest
 from knapcache.errors import StoreError
 from knapcache.store.redis.record_logs import MAX_APPENDED, NO_RECORD, LogChange, RecordLogs
 from tests.store.redis.conftest import OpenStore
-from tests.support.redis_servers import ClusterProcesses, RedisProcess, SentinelGroup
+from tests.support.redis_servers import RedisProcess
 
 
 def contents(logs: RecordLogs, kind: str = "a", after: str = "") -> list[bytes]:
@@ -29,16 +29,8 @@ def exercise(first: RecordLogs, second: RecordLogs) -> None:
     assert contents(first, "b") == [b"other"]
 
 
-def test_processes_read_the_same_records_on_a_server(engine: RedisProcess, open_store: OpenStore) -> None:
-    exercise(open_store(engine.url).record_logs, open_store(engine.url).record_logs)
-
-
-def test_processes_read_the_same_records_in_a_cluster(cluster: ClusterProcesses, open_store: OpenStore) -> None:
-    exercise(open_store(cluster.url).record_logs, open_store(cluster.url).record_logs)
-
-
-def test_processes_read_the_same_records_under_sentinel(sentinel: SentinelGroup, open_store: OpenStore) -> None:
-    exercise(open_store(sentinel.url).record_logs, open_store(sentinel.url).record_logs)
+def test_processes_read_the_same_records(url: str, open_store: OpenStore) -> None:
+    exercise(open_store(url).record_logs, open_store(url).record_logs)
 
 
 def test_the_oldest_records_and_their_names_are_removed(engine: RedisProcess, open_store: OpenStore) -> None:

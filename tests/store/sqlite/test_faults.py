@@ -17,7 +17,7 @@ from knapcache.store.sqlite import writer
 from knapcache.store.sqlite.recovery import SqliteOptions
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.faulty_disk import DiskFaults, FaultyVFS, locked_by_another_process
-from tests.support.stores import content, entry_of, is_right, key_of, spawn
+from tests.support.stores import entry_of, is_right, key_of, spawn
 from tests.support.timing import check_seconds, wait_until, within
 
 SIZE_LIMIT = 2 << 20
@@ -202,10 +202,6 @@ def test_a_dead_writer_thread_fails_all_writes(tmp_path: Path, monkeypatch: pyte
         assert isinstance(store.apply(entry_of(store, 9)).exception(60), StoreError)
         assert [store.get(key_of(name)) for name in range(5)] == [None] * 5, "a write that failed is still seen"
     assert len(exceptions) == 1
-
-
-def test_the_helper_tells_versions_apart() -> None:
-    assert content(("a", 1), 50) != content(("a", 2), 50)
 
 
 def test_failed_writes_leave_the_backlog(tmp_path: Path, disk: FaultyVFS) -> None:

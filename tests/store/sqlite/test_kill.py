@@ -9,11 +9,8 @@ import pytest
 from tests.support.store_kills import kill_repeatedly
 
 
-def test_a_killed_writer_loses_no_acknowledged_change(tmp_path: Path) -> None:
-    assert kill_repeatedly(tmp_path, 20, 1)["acknowledged"] > 100
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(4))
-def test_a_killed_writer_loses_no_acknowledged_change_for_long(tmp_path: Path, seed: int) -> None:
-    assert kill_repeatedly(tmp_path, 250, seed)["acknowledged"] > 1000
+@pytest.mark.parametrize(
+    ("kills", "seed", "least"), [(20, 1, 100), *(pytest.param(250, k, 1000, marks=pytest.mark.long) for k in range(4))]
+)
+def test_a_killed_writer_loses_no_acknowledged_change(tmp_path: Path, kills: int, seed: int, least: int) -> None:
+    assert kill_repeatedly(tmp_path, kills, seed)["acknowledged"] > least

@@ -188,14 +188,11 @@ def kill_at_random_points(path: Path, rounds: int, seed: int) -> int:
     return killed
 
 
-def test_kill_at_random_points_loses_nothing(tmp_path: Path) -> None:
-    assert kill_at_random_points(tmp_path / "answers.db", 8, 1) > 0
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(2, 6))
-def test_kill_at_random_points_loses_nothing_for_long(tmp_path: Path, seed: int) -> None:
-    assert kill_at_random_points(tmp_path / "answers.db", 60, seed) > 5
+@pytest.mark.parametrize(
+    ("rounds", "seed", "least"), [(8, 1, 0), *(pytest.param(60, k, 5, marks=pytest.mark.long) for k in range(2, 6))]
+)
+def test_kill_at_random_points_loses_nothing(path: Path, rounds: int, seed: int, least: int) -> None:
+    assert kill_at_random_points(path, rounds, seed) > least
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import signal
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from knapcache.errors import NotOwner, StoreError
 from knapcache.store.sqlite.database import SNAPSHOT_ROW
 from knapcache.store.sqlite.owner_lock import OwnerLock
 from knapcache.store.sqlite.store import SqliteStore
+from tests.support.caches import read_line, send
 from tests.support.stores import entry_of, files_bytes, key_of, spawn
 from tests.support.timing import wait_until
 
@@ -43,41 +45,27 @@ for line in sys.stdin:
 """
 
 
-class OwnerProcess:
-    def __init__(self, path: Path) -> None:
-        self.process = spawn(OWNER, path)
-        self._wait()
-
-    def _wait(self) -> None:
-        assert self.process.stdout
-        assert self.process.stdout.readline().strip() in ("owner", "done")
-
-    def execute(self, command: str, name: str) -> None:
-        assert self.process.stdin
-        self.process.stdin.write(f"{command} {name}\n")
-        self.process.stdin.flush()
-        self._wait()
-
-
 @contextmanager
-def owner_process(path: Path) -> Iterator[OwnerProcess]:
-    started = OwnerProcess(path)
+def owner_process(path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Run OWNER. `send(process, "put NAME")` returns when that is done."""
+    process = spawn(OWNER, path)
     try:
-        yield started
+        assert read_line(process) == "owner"
+        yield process
     finally:
-        started.process.kill()
-        started.process.communicate()
+        process.kill()
+        process.communicate()
 
 
 def test_readers_see_what_the_owner_writes_and_cannot_write(path: Path) -> None:
     with owner_process(path) as other, SqliteStore(path, SIZE_LIMIT, own=False) as reader:
         assert not reader.owner
         assert reader.get(key_of("a")) is None
-        other.execute("put", "a")
+        send(other, "put a")
         assert reader.get(key_of("a")) == entry_of(reader, "a")
-        other.execute("evict", "a")
+        send(other, "evict a")
         assert reader.get(key_of("a")) is None, "an evicted entry is still visible to a reader"
-        other.execute("put", "b")
+        send(other, "put b")
         assert [info.key for info in reader.scan()] == [key_of("b")]
         assert reader.totals() == (1, entry_of(reader, "b").size)
         calls: list[Callable[[], object]] = [
@@ -89,39 +77,25 @@ def test_readers_see_what_the_owner_writes_and_cannot_write(path: Path) -> None:
         for call in calls:
             with pytest.raises(NotOwner, match=f"{path} "):
                 call()
-        with pytest.raises(NotOwner, match=f"is owned by process {other.process.pid}"):
+        with pytest.raises(NotOwner, match=f"is owned by process {other.pid}"):
             SqliteStore(path, SIZE_LIMIT)
         assert reader.own() is False
         reader.check()
 
 
-def test_a_reader_becomes_the_owner_when_the_owner_is_killed(path: Path) -> None:
-    with owner_process(path) as other, SqliteStore(path, SIZE_LIMIT, own=False) as successor:
-        other.execute("put", "a")
-        assert successor.own() is False
-        other.process.send_signal(signal.SIGKILL)
-        other.process.wait()
-        assert successor.get(key_of("a")) == entry_of(successor, "a")
-        assert successor.own() is True
-        assert successor.owner
-        successor.apply(entry_of(successor, "b"), evict=[key_of("a")]).result()
-        assert successor.get(key_of("a")) is None
-        successor.check()
-
-
 def test_a_reader_notices_that_the_file_was_replaced(path: Path) -> None:
     with owner_process(path) as other, SqliteStore(path, SIZE_LIMIT, own=False) as reader:
-        other.execute("put", "a")
+        send(other, "put a")
         assert reader.get(key_of("a")) is not None
-        other.execute("damage", "-")  # the owner quarantines its file
-        other.execute("put", "b")
+        send(other, "damage -")  # the owner quarantines its file
+        send(other, "put b")
         wait_until(lambda: reader.get(key_of("b")), "the entry in the new file")
         assert reader.get(key_of("b")) == entry_of(reader, "b")
         assert reader.get(key_of("a")) is None
         # The reader closed the old file, as its last user, without deleting the new log, which has the same name.
-        other.execute("put", "c")
-        other.process.send_signal(signal.SIGKILL)
-        other.process.wait()
+        send(other, "put c")
+        other.send_signal(signal.SIGKILL)
+        other.wait()
         assert reader.own()
         assert {info.key for info in reader.scan()} == {key_of("b"), key_of("c")}
 
