@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from knapcache.cache.entry_index import EntryTable, entry_table, request_counts
+from knapcache.cache.entry_index import EntryTable, entry_table
 from knapcache.cache.purging import PurgeConditions, model_filter
 from knapcache.cache.snapshot import SnapshotContents
 from knapcache.errors import InvalidInput
@@ -41,12 +41,7 @@ Mask = npt.NDArray[np.bool_]
 
 def read_entries(store: Store, snapshot: SnapshotContents | None) -> EntryTable:
     """Return the metadata of all entries in a store, with the request counts of the policy's last snapshot."""
-    requests: dict[bytes, float] = {}
-    if snapshot is not None:
-        requests = dict(
-            zip(snapshot.keys, request_counts(snapshot.policy, np.arange(len(snapshot.keys))).tolist(), strict=True)
-        )
-    return entry_table(list(store.scan()), requests)
+    return entry_table(list(store.scan()), {} if snapshot is None else snapshot.requests())
 
 
 def columns(table: EntryTable, now: float) -> dict[str, Column]:

@@ -100,7 +100,8 @@ class FunctionCall:
     def __init__(self, functions: Functions, request: KeyedRequest, options: CallOptions) -> None:
         self._functions, self._request, self._options = functions, request, options
         self._made = self._unreadable = False
-        self._result: Any = None
+        self.result: Any = None
+        """The result, if there is one."""
 
     def attempts(self) -> Sequence[FetchOptions]:
         """Return the fetches to try, one after another."""
@@ -108,7 +109,7 @@ class FunctionCall:
 
     def reply(self, result: Any) -> Reply:
         """Keep the result of a call that was made, and return it for the cache."""
-        self._made, self._result = True, result
+        self._made, self.result = True, result
         payload = self._functions.dumps(result, self._request.model, self._options.serializer)
         # No payload is empty: a waiter that gets an empty one calls the function itself.
         if not payload:
@@ -121,16 +122,11 @@ class FunctionCall:
     def has_result(self, answer: Answer) -> bool:
         """Return whether there is a result; False: the function must be called."""
         if not self._made and answer.payload:
-            self._made, self._result = self._functions.loads(
+            self._made, self.result = self._functions.loads(
                 answer.payload, self._request.model, self._options.serializer
             )
             self._unreadable = not self._made
         return self._made
-
-    @property
-    def result(self) -> Any:
-        """The result, if there is one."""
-        return self._result
 
 
 class Functions:

@@ -34,23 +34,36 @@ MAX_HANDOVER_BYTES = 8 << 20
 """Bytes of answers that wait for the thread that hands them over."""
 
 
-class Owner:
+class Role:
+    """The store of a role, and a thread for work that callers do not wait for."""
+
+    def __init__(self, store: Store, ledger: Ledger, thread: str) -> None:
+        self.store, self._ledger, self._network = store, ledger, network_store(store)
+        self._pool = DeadlinePool(thread, 1)
+        weakref.finalize(self, self._pool.close)
+
+    def end(self, lease: Lease, *, blocking: bool) -> None:
+        """End the lease of a call that has no answer to store. Only a blocking caller waits for the store."""
+        if blocking:
+            lease.end()
+        else:
+            self._pool.submit(lease.end)
+
+
+class Owner(Role):
     """The role of the process that decides."""
 
     is_owner = True
 
     def __init__(self, store: Store, admission: AdmissionController, ledger: Ledger, clock: Clock) -> None:
-        self.store, self.admission, self.imported = store, admission, ImportedRequests(admission)
-        self._ledger, self._clock = ledger, clock
+        super().__init__(store, ledger, "knapcache-settled")
+        self.admission, self.imported, self._clock = admission, ImportedRequests(admission), clock
         self._swept_at = clock()
         self._swept_settled = 0
         self.has_collected = False
         """Whether readers had left entries in the last round of maintenance."""
         self._snapshot_arrived = 0
-        self._network = network_store(store)
         self._backpressure = WriteBackpressure(store)
-        self._pool = DeadlinePool("knapcache-settled", 1)
-        weakref.finalize(self, self._pool.close)
         # The controller's own methods: a call in between would cost a hit a tenth of a microsecond each.
         self.arrive = admission.arrive
         """arrive(key): count a request; return its id, and the serial of its entry, or −1 when there is none."""
@@ -58,6 +71,8 @@ class Owner:
         """count_hit(key, id, size, cost): count a request that was answered without a call of its own."""
         self.count_memory_hit = admission.count_if_resident
         """count_memory_hit(key, size, cost): count a request and its hit; False and no count if it is not resident."""
+        self.touch = admission.touch
+        """touch(counts): count requests that were answered elsewhere; return how many were for known keys."""
         self.forget_missing = admission.forget_missing
         """forget_missing(key, id, serial): forget an entry that two reads did not find."""
 
@@ -87,14 +102,6 @@ class Owner:
     def _end_settled(self, lease: Lease, entry: Entry) -> None:
         self.store.flush()  # so that processes that wait for the lease find the entry
         lease.end(entry)
-
-    def end(self, lease: Lease, *, blocking: bool) -> None:
-        """End the lease of a call that has no answer to store."""
-        end_lease(lease, self._pool, blocking=blocking)
-
-    def touch(self, counts: Mapping[bytes, int]) -> int:
-        """Count requests that were answered elsewhere. Return how many were for known keys."""
-        return self.admission.touch(counts)
 
     def inherit(self, key: bytes, other: bytes) -> None:
         """Let a key that is not stored start with at least as many requests as another one, if both are known."""
@@ -215,21 +222,18 @@ class Owner:
         self.admission.check()
 
 
-class Reader:
+class Reader(Role):
     """The role of a process that reads what another process owns."""
 
     is_owner = False
 
     def __init__(self, store: Store, ledger: Ledger, start_thread: Callable[[], None], report_hits: bool) -> None:
-        self.store = store
-        self._ledger, self._start_thread, self._report_hits = ledger, start_thread, report_hits
+        super().__init__(store, ledger, "knapcache-spool")
+        self._start_thread, self._report_hits = start_thread, report_hits
         self._lock = threading.Lock()
         self._hits: Counter[bytes] = Counter()  # since the last report
         self._max_counted_keys = store.max_counted_keys
         self._handover_bytes = 0  # waiting for the pool
-        self._network = network_store(store)
-        self._pool = DeadlinePool("knapcache-spool", 1)
-        weakref.finalize(self, self._pool.close)
 
     # Requests.
 
@@ -297,10 +301,6 @@ class Reader:
                 lease.end()
         self._ledger.count("handed_over")
         return True
-
-    def end(self, lease: Lease, *, blocking: bool) -> None:
-        """End the lease of a call that has no answer to store."""
-        end_lease(lease, self._pool, blocking=blocking)
 
     def touch(self, counts: Mapping[bytes, int]) -> int:
         """Count requests for the next report to the owner. Return how many fit."""
@@ -381,14 +381,6 @@ class Reader:
     def check(self) -> None:
         """Check the store."""
         self.store.check()
-
-
-def end_lease(lease: Lease, pool: DeadlinePool, *, blocking: bool) -> None:
-    """End the lease of a call that has no answer to store. Only a blocking caller waits for the store."""
-    if blocking:
-        lease.end()
-    else:
-        pool.submit(lease.end)
 
 
 def stored_request(store: Store, key: bytes) -> bytes | None:

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import orjson
 
+from knapcache.cache.entry_index import request_counts
 from knapcache.errors import CorruptState
 from knapcache.kernel import Records
 from knapcache.policy import registry
@@ -105,6 +106,11 @@ class SnapshotContents(NamedTuple):
     name: str
     policy: Policy
     keys: list[bytes]
+
+    def requests(self) -> dict[bytes, float]:
+        """Return the requests of each key, as the policy counted them."""
+        counts = request_counts(self.policy, np.arange(len(self.keys)))
+        return dict(zip(self.keys, counts.tolist(), strict=True))
 
 
 def read_snapshot(snapshot: bytes) -> SnapshotContents | None:

@@ -27,11 +27,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, NamedTuple
 
-import numpy as np
 import orjson
 
 from knapcache.cache.coordinator import AdmissionOpener, Coordinator
-from knapcache.cache.entry_index import IMPORTED, request_counts
+from knapcache.cache.entry_index import IMPORTED
 from knapcache.cache.imported import MAX_REQUESTS
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.opening import size_limit_of_store
@@ -91,10 +90,7 @@ class TransferHeader(NamedTuple):
 def read_source(store: Store) -> tuple[list[EntryInfo], dict[bytes, float], TransferHeader]:
     """Return the metadata of all entries, the most valuable per byte first, the requests by key, and the header."""
     snapshot = read_snapshot(store.load_snapshot() or b"")
-    requests: dict[bytes, float] = {}
-    if snapshot is not None:
-        counts = request_counts(snapshot.policy, np.arange(len(snapshot.keys)))
-        requests = dict(zip(snapshot.keys, counts.tolist(), strict=True))
+    requests = {} if snapshot is None else snapshot.requests()
     infos = sorted(
         store.scan(), key=lambda info: (-requests.get(info.key, 1.0) * info.cost / max(1, info.size), info.key)
     )

@@ -81,11 +81,7 @@ class MemoryStore:
             return None
         return entry
 
-    def get_nowait(self, key: bytes) -> Entry | None:
-        return self.get(key)
-
-    def read(self, key: bytes) -> Entry | None:
-        return self.get(key)
+    get_nowait = read = get
 
     def peek(self, key: bytes) -> Entry | None:
         return self._entries.get(key)

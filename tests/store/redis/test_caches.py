@@ -25,6 +25,7 @@ from knapcache.cli.main import main
 from knapcache.store.base import Entry
 from knapcache.store.redis.key_leases import KeyLease
 from knapcache.store.redis.store import RedisStore
+from tests.support.caches import CHAT, keyed, request_of
 from tests.support.redis_servers import RedisProcess
 from tests.support.timing import wait_until, within
 
@@ -183,12 +184,9 @@ def test_a_burst_at_three_caches_makes_one_call(url: str) -> None:
     async def call_async(k: int) -> Reply:
         return await asyncio.to_thread(call, k)
 
-    def request(k: int) -> dict[str, object]:
-        return {"model": "m", "messages": [{"role": "user", "content": f"question {k}"}]}
-
     async def burst(k: int) -> list[bytes]:
-        blocking = [asyncio.to_thread(c.fetch, "chat/completions", request(k), lambda: call(k)) for c in caches]
-        coroutines = [cache.afetch("chat/completions", request(k), lambda: call_async(k)) for cache in caches]
+        blocking = [asyncio.to_thread(c.fetch, CHAT, request_of(k), lambda: call(k)) for c in caches]
+        coroutines = [cache.afetch(CHAT, request_of(k), lambda: call_async(k)) for cache in caches]
         return [found.payload for found in await asyncio.gather(*blocking, *coroutines)]
 
     try:
@@ -212,9 +210,7 @@ def test_only_a_request_that_waited_for_a_call_is_coalesced(url: str, monkeypatc
         monkeypatch.setattr(store_of(other), "lead", lead_and_note)
         outcomes = []
         for ended_before in (True, False):
-            body = {"model": "m", "messages": [{"role": "user", "content": f"{ended_before}"}]}
-            request = caller._internal.keyed_request("chat/completions", body)
-            assert request is not None
+            request = keyed(caller, request_of(ended_before))
             pending = caller._internal.begin(request)
             assert isinstance(pending, PendingFetch)
             if ended_before:  # the caller of the first request has its answer now; the store does not
@@ -235,9 +231,9 @@ def test_an_answer_that_the_owner_has_not_decided_is_a_hit_in_every_process(
     monkeypatch.setattr(coordinator, "TICK", 60.0)
     monkeypatch.setattr(coordinator, "ARRIVALS_TICK", 60.0)
     with open_cache(url) as owner, open_cache(url) as reader:
-        body = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
         outcomes = [
-            cache.fetch("chat/completions", body, lambda: Reply(b"answer")).outcome for cache in (reader, owner, reader)
+            cache.fetch(CHAT, request_of("hello"), lambda: Reply(b"answer")).outcome
+            for cache in (reader, owner, reader)
         ]
         assert outcomes == ["miss", "hit", "hit"]
         assert (owner.stats().hits, owner.stats().entries) == (1, 0)
@@ -263,10 +259,9 @@ def test_a_failed_call_lets_another_process_call(url: str) -> None:
 
 def test_an_answer_that_may_not_be_stored_ends_the_lease(url: str) -> None:
     with open_cache(url) as first, open_cache(url) as second:
-        body = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
         for cache in (first, second, first):
             with within(5.0, "a call that waits for no lease"):
-                cache.fetch("chat/completions", body, lambda: Reply(b"error", cacheable=False))
+                cache.fetch(CHAT, request_of("hello"), lambda: Reply(b"error", cacheable=False))
 
 
 def test_a_reader_loads_its_kernels_before_it_takes_over(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

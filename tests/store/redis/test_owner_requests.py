@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -18,13 +18,6 @@ def test_the_owner_hears_of_a_request_and_its_reply_reaches_the_process_that_ask
 ) -> None:
     owner, one, two = (open_store(engine.url, encryption_keys=[b"k" * 32]) for _ in range(3))
     wait_until(lambda: owner._near.subscribed)
-    replies: dict[str, bytes] = {}
-    threads = [
-        threading.Thread(target=lambda name=name, store=store: replies.update({name: store.ask(name.encode())}))
-        for name, store in (("one", one), ("two", two))
-    ]
-    for thread in threads:
-        thread.start()
     taken: dict[bytes, bytes] = {}
 
     def take_both() -> bool:
@@ -32,12 +25,12 @@ def test_the_owner_hears_of_a_request_and_its_reply_reaches_the_process_that_ask
             taken.update(owner.take_owner_requests())
         return len(taken) == 2
 
-    wait_until(take_both)
-    for number, request in taken.items():
-        owner.reply(number, b"reply to " + request)
-    for thread in threads:
-        thread.join()
-    assert replies == {"one": b"reply to one", "two": b"reply to two"}
+    with ThreadPoolExecutor(2) as pool:
+        replies = [pool.submit(store.ask, name) for store, name in ((one, b"one"), (two, b"two"))]
+        wait_until(take_both)
+        for number, request in taken.items():
+            owner.reply(number, b"reply to " + request)
+        assert [reply.result() for reply in replies] == [b"reply to one", b"reply to two"]
     assert list(owner.take_owner_requests()) == []
     assert not owner.has_arrivals
 

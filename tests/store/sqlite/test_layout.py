@@ -204,7 +204,8 @@ def test_the_parts_add_up_to_the_size_limit(size_limit: int) -> None:
 def test_a_full_table_is_refused(path: Path) -> None:
     """If sizes were ever charged too low, `max_page_count` would still limit the file."""
     with SqliteStore(path, 2 * MB) as store:
-        object.__setattr__(store.layout, "capacity", 100 * MB)
+        store.capacity = 100 * MB
+        object.__setattr__(store.layout, "capacity", store.capacity)
         done = [store.apply(entry_of(store, name, 20_000)) for name in range(200)]
         errors = [future.exception() for future in done]
         assert errors[0] is None

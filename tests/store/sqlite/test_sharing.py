@@ -9,6 +9,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -253,11 +254,8 @@ def test_of_two_threads_that_open_at_once_one_owns(tmp_path: Path, monkeypatch: 
         with contextlib.suppress(NotOwner):
             owners.append(OwnerLock(path))
 
-    threads = [threading.Thread(target=own) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda _: own(), range(2)))
     assert len(owners) == 1
     owners[0].release()
     OwnerLock(path).release()

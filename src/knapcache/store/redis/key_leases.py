@@ -56,11 +56,6 @@ class KeyLease:
         self.renewed = time.monotonic()
 
     @property
-    def is_known(self) -> bool:
-        """Whether other processes respect it."""
-        return bool(self._key)
-
-    @property
     def is_due(self) -> bool:
         """Whether it should be renewed."""
         return time.monotonic() - self.renewed >= self.milliseconds / 3000

@@ -257,10 +257,10 @@ class Membership:
             with contextlib.suppress(StoreError):
                 self.server.probe_writes()
         breakers = self.breakers
-        away = breakers.away_reason if breakers.probes() else None
+        away = breakers.away_reason if breakers.probes else None
         self.watch.update(
             str(self._unusable) if self._unusable is not None else away,
-            breakers.read_only_reason if breakers.read_only() else None,
+            breakers.read_only_reason if breakers.read_only else None,
         )
 
     def _renew(self, writer: ServerWriter, lease: OwnerLease) -> None:

@@ -187,7 +187,7 @@ class RedisServer:
 
     def probe_nodes(self, before_use: Callable[[], None]) -> None:
         """Try the nodes whose breakers are open, and ask a cluster for its topology if one does not answer."""
-        found = [self._probe(node, key, before_use) for node, key in self.breakers.probes().items()]
+        found = [self._probe(node, key, before_use) for node, key in self.breakers.probes.items()]
         if not all(found):
             self._refresh()
 
@@ -214,7 +214,7 @@ class RedisServer:
 
     def probe_writes(self) -> None:
         """Write to the nodes that refused writes, and note those that take them again."""
-        for node, key in self.breakers.read_only().items():
+        for node, key in self.breakers.read_only.items():
             probe = key[: key.find(b"}") + 1] + b":w"
             with contextlib.suppress(WritesRefused):
                 self.command(probe, "SET", probe, b"", "PX", 1000)

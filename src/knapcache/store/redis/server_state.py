@@ -71,43 +71,37 @@ class NodeBreakers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._open: dict[str, bytes] = {}
-        self._read_only: dict[str, bytes] = {}
+        self.probes: dict[str, bytes] = {}
+        """A key for each node whose breaker is open."""
+        self.read_only: dict[str, bytes] = {}
+        """A key for each node that refuses writes."""
         self.away_reason = self.read_only_reason = ""
         """Why the last breaker opened, and the last write was refused."""
         self.opened = 0
         """How often one has opened."""
 
     def allows(self, node: str) -> bool:
-        return node not in self._open
+        return node not in self.probes
 
     def open(self, node: str, key: bytes, reason: str = "") -> None:
         """Open the breaker of a node. `key` is a key of it, for the probe."""
         with self._lock:
             self.away_reason = reason
-            if node not in self._open:
-                self._open = {**self._open, node: key}
+            if node not in self.probes:
+                self.probes = {**self.probes, node: key}
                 self.opened += 1
 
     def close(self, node: str) -> None:
         with self._lock:
-            self._open = {name: key for name, key in self._open.items() if name != node}
+            self.probes = {name: key for name, key in self.probes.items() if name != node}
 
     def refuse_writes(self, node: str, key: bytes, reason: str) -> None:
         """Note that a node refuses writes. `key` is a key of it, for the probe."""
         with self._lock:
-            self._read_only = {**self._read_only, node: key}
+            self.read_only = {**self.read_only, node: key}
             self.read_only_reason = reason
 
     def accept_writes(self, node: str) -> None:
         """Note that a node has made a write."""
         with self._lock:
-            self._read_only = {name: key for name, key in self._read_only.items() if name != node}
-
-    def read_only(self) -> dict[str, bytes]:
-        """Return a key for each node that refuses writes."""
-        return self._read_only
-
-    def probes(self) -> dict[str, bytes]:
-        """Return a key for each node whose breaker is open."""
-        return self._open
+            self.read_only = {name: key for name, key in self.read_only.items() if name != node}

@@ -76,11 +76,14 @@ class RedisStore(OwnerExchange):
         """
         super().__init__()
         self.address = address
-        self.layout = layout.ServerLayout.of(size_limit)
+        self.layout = parts = layout.ServerLayout.of(size_limit)
+        self.size_limit, self.capacity, self.max_entry_size = size_limit, parts.capacity, parts.max_entry_size
+        self.max_counted_keys = parts.max_counted_keys
         self._secret, self._encryption_keys, self._clock = secret, tuple(encryption_keys), clock
         self._counters: Counter[str] = Counter()
         encryption = Encryption(encryption_keys) if encryption_keys else None
         self._sealer = Sealer(secret, encryption)
+        self.max_snapshot_size = parts.max_snapshot_size - self._sealer.overhead
         self._used_bytes = 0
         self._pid = os.getpid()
         self._member = Membership(address, self.layout, self._sealer, self._names_of, self._counters)
@@ -106,28 +109,6 @@ class RedisStore(OwnerExchange):
             encryption_keys=options.encryption_keys,
             clock=options.clock,
         )
-
-    # Limits.
-
-    @property
-    def size_limit(self) -> int:
-        return self.layout.size_limit
-
-    @property
-    def capacity(self) -> int:
-        return self.layout.capacity
-
-    @property
-    def max_entry_size(self) -> int:
-        return self.layout.max_entry_size
-
-    @property
-    def max_snapshot_size(self) -> int:
-        return self.layout.max_snapshot_size - self._sealer.overhead
-
-    @property
-    def max_counted_keys(self) -> int:
-        return self.layout.max_counted_keys
 
     def entry_size(self, entry: Entry, fields: tuple[bytes, bytes, bytes] | None = None) -> int:
         """Return the bytes that the server allocates for an entry."""
@@ -234,7 +215,7 @@ class RedisStore(OwnerExchange):
 
     @property
     def writes_stalled(self) -> bool:
-        return bool(self._member.server.breakers.probes())
+        return bool(self._member.server.breakers.probes)
 
     def apply(
         self, put: Entry | None = None, evict: Collection[bytes] = (), snapshot: bytes | None = None
@@ -309,8 +290,8 @@ class RedisStore(OwnerExchange):
         return {
             **self._counters,
             "breakers_opened": self._member.breakers.opened,
-            "breakers_open": len(self._member.breakers.probes()),
-            "read_only_nodes": len(self._member.breakers.read_only()),
+            "breakers_open": len(self._member.breakers.probes),
+            "read_only_nodes": len(self._member.breakers.read_only),
             "subscriptions_lost": self._near.lost,
         }
 

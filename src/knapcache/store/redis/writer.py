@@ -94,7 +94,7 @@ class ServerWriter:
         return (
             self._backlog_bytes > self._max_backlog_bytes
             or self._queue.qsize() > MAX_BACKLOG
-            or bool(self._server.breakers.probes())
+            or bool(self._server.breakers.probes)
         )
 
     def submit(self, change: QueuedChange, discard: Callable[[], None] = lambda: None) -> Future[None]:

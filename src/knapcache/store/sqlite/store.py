@@ -66,7 +66,8 @@ class SqliteStore:
     ) -> None:
         """Open the file. NotOwner if `own` is set and another process owns it; StoreError if the file is not ours."""
         self.path = validate_path(path, follow=not options.exclusive)
-        self.layout = layout.DiskLayout.of(size_limit)
+        self.layout = parts = layout.DiskLayout.of(size_limit)
+        self.size_limit, self.capacity, self.max_entry_size = size_limit, parts.capacity, parts.max_entry_size
         check_files = not is_open_here(self.path)
         if check_files:  # before a lock file is created beside it
             with suppress(Damaged):  # the owner quarantines it
@@ -82,7 +83,9 @@ class SqliteStore:
         )
         default_tier = min(size_limit // 8, MAX_MEMORY_TIER)
         self._memory_tier = MemoryTier(default_tier if options.memory_tier is None else options.memory_tier)
-        self._spool = Spool(self.path, self.layout.spool, self._sealer)
+        self._spool = Spool(self.path, parts.spool, self._sealer)
+        self.max_snapshot_size = parts.max_snapshot_size - self._sealer.overhead
+        self.max_counted_keys = self._spool.max_counted_keys
         self._writer: Writer | None = None
         self._owner_lock: OwnerLock | None = None
         self._closed, self._pid = False, os.getpid()
@@ -129,28 +132,6 @@ class SqliteStore:
         log_bytes = log.stat().st_size if log.exists() else 0
         size_limit = layout.DiskLayout.for_file(path.stat().st_size, log_bytes).size_limit
         return cls(path, size_limit, SqliteOptions(secret=secret, encryption_keys=encryption_keys), own=False)
-
-    # Limits.
-
-    @property
-    def size_limit(self) -> int:
-        return self.layout.size_limit
-
-    @property
-    def capacity(self) -> int:
-        return self.layout.capacity
-
-    @property
-    def max_entry_size(self) -> int:
-        return self.layout.max_entry_size
-
-    @property
-    def max_snapshot_size(self) -> int:
-        return self.layout.max_snapshot_size - self._sealer.overhead
-
-    @property
-    def max_counted_keys(self) -> int:
-        return self._spool.max_counted_keys
 
     def entry_size(self, entry: Entry, fields: tuple[bytes, bytes, bytes] | None = None) -> int:
         """Return the bytes that an entry takes in the file, its share of everything around it included."""
