@@ -93,20 +93,6 @@ def test_busy_connections_are_kept_and_new_ones_of_their_address_get_503(
         assert client.response().status == 502
 
 
-def test_the_address_with_the_most_connections_makes_room(connect_from: ConnectFrom) -> None:
-    few = [connect_from(OTHER) for _ in range(6)]
-    for client in few:
-        assert served(client)
-    many = [connect_from(ATTACKER) for _ in range(12)]
-    for client in many:
-        assert served(client)
-    new = [connect_from() for _ in range(5)]  # 23 connections for 20 places
-    for client in (*new, *few, *many[3:]):
-        assert served(client)
-    for client in many[:3]:
-        assert client.read_until_close() == b""
-
-
 def test_one_caller_cannot_take_all_requests(
     connect_from: ConnectFrom, hanging: threading.Event, upstream: RecordingUpstream
 ) -> None:

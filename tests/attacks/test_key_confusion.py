@@ -1,4 +1,7 @@
-"""Two requests that mean different things never share an answer. Answers carry the number of their upstream request."""
+"""Two requests that mean different things never share an answer. Answers carry the number of their upstream request.
+
+tests/keys compares the keys of all kinds of bodies. Here are a few of them, and all that is outside of the body.
+"""
 
 from __future__ import annotations
 
@@ -53,38 +56,14 @@ def header(*lines: str) -> Variant:
 
 DIFFERENT: dict[str, tuple[Variant, Variant]] = {
     "composed and decomposed letters": (content('"$ \u00e9"'), content('"$ e\u0301"')),
-    "escaped composed and decomposed letters": (content('"$ \\u00e9"'), content('"$ e\\u0301"')),
-    "compatibility letters": (content('"$ \ufb01"'), content('"$ fi"')),
-    "full-width letters": (content('"$ \uff21"'), content('"$ A"')),
-    "letters that look alike": (content('"$ a"'), content('"$ \u0430"')),
     "zero-width space": (content('"$a"'), content('"$\u200ba"')),
-    "upper and lower case": (content('"$ A"'), content('"$ a"')),
-    "trailing space": (content('"$"'), content('"$ "')),
-    "line ends": (content('"$\\n"'), content('"$\\r\\n"')),
     "byte order mark in text": (content('"$"'), content('"\ufeff$"')),
     "escaped NUL": (content('"$"'), content('"$\\u0000"')),
-    "names in composed and decomposed letters": (field('"\u00e9":1'), field('"e\u0301":1')),
     "2^53 and 2^53 + 1": (seed("9007199254740992"), seed("9007199254740993")),
-    "2^53 - 1 and 2^53": (seed("9007199254740991"), seed("9007199254740992")),
-    "2^53 + 1 as a decimal": (seed("9007199254740992"), seed("9007199254740993.0")),
-    "2^63 and 2^63 + 1": (seed("9223372036854775808"), seed("9223372036854775809")),
-    "2^64 - 1 and 2^64": (seed("18446744073709551615"), seed("18446744073709551616")),
-    "20 and 21 digits": (seed("100000000000000000000"), seed("100000000000000000001")),
-    "last digit of a long fraction": (seed("0.1000000000000000055"), seed("0.1000000000000000056")),
-    "0.1 and its double": (seed("0.1"), seed("0.1000000000000000055511151231257827")),
-    "smallest doubles and zero": (seed("0"), seed("1e-399")),
-    '1 and "1"': (seed("1"), seed('"1"')),
     "1 and true": (seed("1"), seed("true")),
-    "0 and false": (seed("0"), seed("false")),
-    "0 and null": (seed("0"), seed("null")),
     "null and absent": (seed("null"), field('"n":1')),
-    "empty list and null": (seed("[]"), seed("null")),
-    "empty list and empty object": (seed("[]"), seed("{}")),
-    "empty text and null": (seed('""'), seed("null")),
     "order of a list": (seed("[1,2]"), seed("[2,1]")),
-    "lists in lists": (seed("[[1],2]"), seed("[1,[2]]")),
     "a value that looks like the end of the body": (field('"a":"x\\",\\"b\\":\\"y"'), field('"a":"x","b":"y"')),
-    "a name with a quote": (field('"a\\"b":1'), field('"a":1,"b":1')),
     "model in another case": (Variant('"messages":[{"role":"user","content":"$"}]}'), field('"model2":"M"')),
     "role": (content('"$"'), Variant('"messages":[{"role":"system","content":"$"}]}')),
     "one message or two": (
@@ -137,14 +116,8 @@ def test_different_requests_get_different_answers(
 SAME: dict[str, tuple[Variant, Variant]] = {
     "white space": (content('"$"'), content(' \t"$"\n')),
     "escapes": (content('"$ \u00e9"'), content('"$ \\u00e9"')),
-    "escaped slash": (content('"$ /"'), content('"$ \\/"')),
-    "surrogate pair": (content('"$ \U0001f600"'), content('"$ \\ud83d\\ude00"')),
     "order of fields": (field('"a":1,"b":2'), field('"b":2,"a":1')),
     "1 and 1.0": (seed("1"), seed("1.0")),
-    "1 and 1e0": (seed("1"), seed("1e0")),
-    "100 and 1E+2": (seed("100"), seed("1E+2")),
-    "0 and -0.0": (seed("0"), seed("-0.0")),
-    "2^53 + 1 and its decimal": (seed("9007199254740993"), seed("9007199254740993.000")),
     "user": (field('"user":"a"'), field('"user":"b"')),
 }
 

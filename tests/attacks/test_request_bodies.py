@@ -99,46 +99,19 @@ def test_encoded_bodies_pass_through_as_they_are(connect: Connect, upstream: Rec
     assert upstream.requests[0].values("content-encoding") == ["gzip"]
 
 
-NO_KEY: dict[str, bytes] = {
+NO_KEY: dict[str, bytes] = {  # tests/keys has many more
     "NaN": b'{"model":"m","seed":NaN}',
-    "Infinity": b'{"model":"m","seed":-Infinity}',
-    "1e999": b'{"model":"m","seed":1e999}',
-    "hexadecimal number": b'{"model":"m","seed":0x10}',
-    "leading zero": b'{"model":"m","seed":01}',
-    "plus sign": b'{"model":"m","seed":+1}',
-    "duplicate name": b'{"model":"m","seed":1,"seed":2}',
     "duplicate name by an escape": b'{"model":"m","seed":1,"\\u0073eed":2}',
-    "duplicate model": b'{"model":"m","model":"n"}',
-    "duplicate name deep inside": b'{"model":"m","messages":[{"role":"user","role":"system"}]}',
     "lone high surrogate": b'{"model":"m","seed":"\\ud800"}',
-    "lone low surrogate": b'{"model":"m","seed":"\\udc00"}',
-    "surrogates in the wrong order": b'{"model":"m","seed":"\\udc00\\ud800"}',
-    "lone surrogate in a name": b'{"model":"m","\\ud800":1}',
-    "surrogate in UTF-8": b'{"model":"m","seed":"\xed\xa0\x80"}',
     "invalid UTF-8": b'{"model":"m","seed":"\xff"}',
-    "overlong UTF-8": b'{"model":"m","seed":"\xc0\xaf"}',
     "byte order mark": b'\xef\xbb\xbf{"model":"m"}',
     "UTF-16": '{"model":"m"}'.encode("utf-16"),
-    "UTF-32": '{"model":"m"}'.encode("utf-32"),
-    "200 levels": b'{"model":"m","seed":' + b"[" * 201 + b"]" * 201 + b"}",
     "100,000 levels": b'{"model":"m","seed":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
-    "100,000 objects": b'{"model":"m","seed":' + b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"}",
     "100,000 open lists": b'{"model":"m","seed":' + b"[" * 100_000,
     "100,000 digits": b'{"model":"m","seed":' + b"1" * 100_000 + b"}",
-    "huge exponent": b'{"model":"m","seed":1e99999999999999999999}',
-    "tiny exponent": b'{"model":"m","seed":1e-99999999999999999999}',
     "two bodies": b'{"model":"m"}{"model":"n"}',
-    "bytes after the body": b'{"model":"m"}\0',
-    "comment": b'{"model":"m"/**/}',
-    "trailing comma": b'{"model":"m",}',
-    "single quotes": b"{'model':'m'}",
-    "control character in text": b'{"model":"m","seed":"\x01"}',
     "list": b'[{"model":"m"}]',
-    "text": b'"m"',
-    "number": b"1",
-    "null": b"null",
     "nothing": b"",
-    "blanks": b"  \r\n",
 }
 
 

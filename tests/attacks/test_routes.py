@@ -14,7 +14,6 @@ from tests.attacks.conftest import Connect
 from tests.support.proxy_process import ProxyProcess
 from tests.support.raw_client import CHAT, HealthProbe, RawClient, WireResponse, chat_body, exchange, message
 from tests.support.recording_upstream import RecordingUpstream
-from tests.support.running_proxy import RunningProxy
 from tests.support.timing import check_seconds, within
 
 VALID_KEY, OTHER_KEY = "kc-one-xxxxxxxxxxxxxxxx", "kc-two-xxxxxxxxxxxxxxxx"
@@ -153,11 +152,3 @@ def test_many_routes_with_patterns_do_not_stall_on_a_long_text(
                 (response,) = exchange(process.url, message(f"POST {CHAT} HTTP/1.1", body=body))
             assert response.status == 200
             check_seconds(probe.worst, 10 * one_match, "/healthz")
-
-
-def test_the_proxy_still_applies_routes(proxy: RunningProxy) -> None:
-    (response,) = exchange(
-        proxy.url,
-        message(f"POST {CHAT} HTTP/1.1", f"Authorization: Bearer {VALID_KEY}", "X-Private: yes", body=chat_body("end")),
-    )
-    assert route(response) == "private"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -58,13 +58,8 @@ def test_waiters_for_such_a_result_call_the_function() -> None:
             time.sleep(0.05)
             return print
 
-        results: list[Any] = []
-        threads = [threading.Thread(target=lambda: results.append(f())) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert results == [print] * 4
+        with ThreadPoolExecutor(4) as pool:
+            assert list(pool.map(lambda _: f(), range(4))) == [print] * 4
 
 
 def test_generators_are_rejected() -> None:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from knapcache import Cache, InvalidInput, Reply
+from knapcache import Cache, InvalidInput
 from knapcache.cache.shadow import BATCH, Shadows, parse_shadow
 from knapcache.policy import registry
+from tests.support.caches import CHAT, Upstream, request_of
 
 NAMES = ("lru", "gdsf-cost")
 
@@ -75,8 +76,7 @@ def test_a_shadow_is_an_online_policy() -> None:
 
 def test_a_shadow_starts_with_the_entries_of_the_cache(tmp_path: Path) -> None:
     def ask(cache: Cache, name: int) -> str:
-        body = {"model": "m", "messages": [{"role": "user", "content": f"{name}"}]}
-        return cache.fetch("chat/completions", body, lambda: Reply(b"{}", model="m", cost=1.0)).outcome
+        return cache.fetch(CHAT, request_of(name), Upstream()(name)).outcome
 
     options: dict[str, Any] = {"cost": "seconds", "policy": "lru", "shadows": ("lru", "lru@2x", "gdsf-cost")}
     with Cache("2MiB", path=tmp_path / "cache.db", **options) as cache:
@@ -95,8 +95,7 @@ def test_what_expired_is_forgotten_by_shadows_too() -> None:
     now = 1000.0
     with Cache("1MiB", cost="seconds", policy="lru", shadows=("lru",), ttl=10.0, clock=lambda: now) as cache:
         for now in (1000.0, 1005.0, 1020.0):  # noqa: B007 - the cache's clock
-            body = {"model": "m", "messages": [{"role": "user", "content": "?"}]}
-            cache.fetch("chat/completions", body, lambda: Reply(b"{}", model="m", cost=1.0))
+            cache.fetch(CHAT, request_of(1), Upstream()(1))
         stats = cache.stats()
         assert (stats.hits, stats.misses) == (1, 2)
         assert stats.shadows == {"none": 3.0, "lru": 2.0}

@@ -7,6 +7,7 @@ import gc
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -217,11 +218,11 @@ def test_an_interrupted_leader_is_replaced() -> None:
             with pytest.raises(KeyboardInterrupt):
                 cache.fetch(CHAT, request_of(1), interrupted)
 
-        thread = threading.Thread(target=lead)
-        thread.start()
-        started.wait()
-        assert is_answer(cache.fetch(CHAT, request_of(1), Upstream()(1)).payload, 1)
-        thread.join()
+        with ThreadPoolExecutor(1) as pool:
+            leading = pool.submit(lead)
+            started.wait()
+            assert is_answer(cache.fetch(CHAT, request_of(1), Upstream()(1)).payload, 1)
+        leading.result()
 
 
 def test_a_call_that_requests_its_own_key_does_not_wait() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.support.caches import CHAT, Upstream, is_answer, request_of, small_cache
@@ -38,21 +38,8 @@ def fill_with_mixed_sizes(
                 if seed == 0:
                     progress(k + 1)
 
-        errors: list[BaseException] = []
-
-        def guarded(seed: int) -> None:
-            try:
-                work(seed)
-            except BaseException as error:
-                errors.append(error)
-
-        threads = [threading.Thread(target=guarded, args=(seed,)) for seed in range(THREADS)]
-        with DiskUsageMonitor(path, measure) as usage:
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-        assert not errors, errors
+        with DiskUsageMonitor(path, measure) as usage, ThreadPoolExecutor(THREADS) as pool:
+            list(pool.map(work, range(THREADS)))  # raises what a thread has raised
         cache.check()
         stats = cache.stats()
         assert stats.rejected_too_large > 0
