@@ -9,9 +9,12 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Self
+
+import apsw
 
 from knapcache.store.base import Entry, Store
 
@@ -57,6 +60,12 @@ def stored_versions(store: Store) -> dict[int, int]:
         assert is_right(entry, name), "a wrong answer"
         versions[name] = entry.meta["version"]
     return versions
+
+
+def run_sql(path: Path, statement: str, values: Sequence[Any] = ()) -> list[Any]:
+    """Run a statement on a database file, as another program would. Return the rows."""
+    with closing(apsw.Connection(str(path))) as connection:
+        return connection.execute(statement, values).fetchall()
 
 
 def files_bytes(path: Path) -> int:

@@ -6,7 +6,6 @@ import logging
 import random
 from pathlib import Path
 
-import apsw
 import pytest
 
 from knapcache.errors import StoreError
@@ -14,7 +13,7 @@ from knapcache.store.sqlite.database import SECRET_ROW
 from knapcache.store.sqlite.recovery import SqliteOptions
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.damage import NAMES, SIZE_LIMIT, damage_and_use, use_like_a_cache, write_crashed_file
-from tests.support.stores import entry_of, spawn
+from tests.support.stores import entry_of, run_sql, spawn
 
 
 @pytest.fixture(scope="module")
@@ -67,14 +66,12 @@ def test_a_damaged_row_is_deleted_and_the_others_stay(path: Path) -> None:
     for entry in entries:
         store.apply(entry)
     store.close()
-    plain = apsw.Connection(str(path))
-    plain.execute("UPDATE entries SET payload = zeroblob(2000) WHERE key = ?", (entries[0].key,))
-    plain.execute("UPDATE entries SET tenant = x'62' WHERE key = ?", (entries[1].key,))
+    run_sql(path, "UPDATE entries SET payload = zeroblob(2000) WHERE key = ?", (entries[0].key,))
+    run_sql(path, "UPDATE entries SET tenant = x'62' WHERE key = ?", (entries[1].key,))
     # A valid row under the id of another key.
-    (row,) = plain.execute("SELECT * FROM entries WHERE key = ?", (entries[2].key,))
-    (number,) = plain.execute("SELECT id FROM entries WHERE key = ?", (entries[3].key,)).fetchall()[0]
-    plain.execute(f"INSERT OR REPLACE INTO entries VALUES ({','.join('?' * len(row))})", (number, *row[1:]))
-    plain.close()
+    (row,) = run_sql(path, "SELECT * FROM entries WHERE key = ?", (entries[2].key,))
+    (number,) = run_sql(path, "SELECT id FROM entries WHERE key = ?", (entries[3].key,))[0]
+    run_sql(path, f"INSERT OR REPLACE INTO entries VALUES ({','.join('?' * len(row))})", (number, *row[1:]))
     store = SqliteStore(path, SIZE_LIMIT, SqliteOptions(memory_tier=0))
     assert [store.get(entry.key) for entry in entries] == [None, None, entries[2], None]
     assert store.counters()["damaged"] == 2
@@ -90,9 +87,7 @@ def test_expiry_removes_damaged_rows_and_names_only_the_others(path: Path) -> No
         entries = [entry_of(store, name, expires=1.0) for name in range(2)]
         for entry in entries:
             store.apply(entry)
-    plain = apsw.Connection(str(path))
-    plain.execute("UPDATE entries SET tenant = x'62' WHERE key = ?", (entries[0].key,))
-    plain.close()
+    run_sql(path, "UPDATE entries SET tenant = x'62' WHERE key = ?", (entries[0].key,))
     with SqliteStore(path, SIZE_LIMIT, SqliteOptions(memory_tier=0)) as store:
         assert store.expire() == (entries[1].key,)
         store.flush()
@@ -111,9 +106,7 @@ def test_rows_written_with_another_secret_are_not_accepted(path: Path) -> None:
     assert store.get(entry.key) == entry, "opening with a wrong secret lost an answer"
     assert store.load_snapshot() == b"state"
     store.close()
-    plain = apsw.Connection(str(path))
-    plain.execute("DELETE FROM state WHERE id = ?", (SECRET_ROW,))  # an attacker's way around the refusal
-    plain.close()
+    run_sql(path, "DELETE FROM state WHERE id = ?", (SECRET_ROW,))  # an attacker's way around the refusal
     store = SqliteStore(path, SIZE_LIMIT, SqliteOptions(secret=b"two"))
     assert store.get(entry.key) is None
     assert store.load_snapshot() is None
@@ -127,9 +120,7 @@ def test_a_damaged_mark_of_the_secret_is_rewritten(path: Path, change: str) -> N
     with SqliteStore(path, SIZE_LIMIT, SqliteOptions(secret=b"one")) as store:
         entry = entry_of(store, 0)
         store.apply(entry)
-    plain = apsw.Connection(str(path))
-    plain.execute(f"UPDATE state SET {change} WHERE id = ?", (SECRET_ROW,))
-    plain.close()
+    run_sql(path, f"UPDATE state SET {change} WHERE id = ?", (SECRET_ROW,))
     with SqliteStore(path, SIZE_LIMIT, SqliteOptions(secret=b"one")) as store:
         assert store.get(entry.key) == entry
         store.check()

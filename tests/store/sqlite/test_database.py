@@ -15,7 +15,7 @@ from knapcache.store.sqlite.layout import DiskLayout
 from knapcache.store.sqlite.recovery import SqliteOptions
 from knapcache.store.sqlite.rows import FIXED_BYTES, Sealer
 from knapcache.store.sqlite.store import SqliteStore, is_open_here
-from tests.support.stores import entry_of, key_of
+from tests.support.stores import entry_of, key_of, run_sql
 
 SIZE_LIMIT = 1 << 20
 
@@ -63,9 +63,7 @@ def test_an_older_file_is_migrated(path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert "quarantined" not in store.counters()
         store.check()
     assert formats(path) == (4, b"4")
-    plain = apsw.Connection(str(path))
-    assert plain.execute("SELECT x, y FROM extra").fetchall() == [(2, None)]
-    plain.close()
+    assert run_sql(path, "SELECT x, y FROM extra") == [(2, None)]
 
 
 def test_a_migration_that_fails_leaves_the_older_format(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,9 +108,7 @@ def test_one_flipped_bit_is_not_taken_for_a_newer_format_or_another_program(path
 
 def test_a_database_of_another_program_is_refused_and_untouched(tmp_path: Path) -> None:
     path = tmp_path / "other.db"
-    plain = apsw.Connection(str(path))
-    plain.execute("CREATE TABLE accounts (name TEXT); INSERT INTO accounts VALUES ('name')")
-    plain.close()
+    run_sql(path, "CREATE TABLE accounts (name TEXT); INSERT INTO accounts VALUES ('name')")
     before = path.read_bytes()
     with pytest.raises(StoreError, match=f"{path} is a SQLite database of another program"):
         SqliteStore(path, SIZE_LIMIT)
@@ -140,25 +136,19 @@ def test_an_empty_file_is_used_as_a_new_one(tmp_path: Path) -> None:
 
 def test_check_detects_wrong_totals_and_invalid_seals(path: Path) -> None:
     with SqliteStore(path, SIZE_LIMIT) as store:
-        plain = apsw.Connection(str(path))
-        plain.execute("DELETE FROM entries WHERE key = ?", (key_of("a"),))
-        plain.close()
+        run_sql(path, "DELETE FROM entries WHERE key = ?", (key_of("a"),))
         with pytest.raises(CorruptState, match="totals"):
             store.check()
     with SqliteStore(path, SIZE_LIMIT) as store:
-        plain = apsw.Connection(str(path))
-        plain.execute("UPDATE entries SET payload = x'00'")
-        plain.close()
+        run_sql(path, "UPDATE entries SET payload = x'00'")
         with pytest.raises(CorruptState, match="1 rows cannot be read or have an invalid seal"):
             store.check()
 
 
 def test_check_counts_rows_that_cannot_be_read(path: Path) -> None:
     with SqliteStore(path, SIZE_LIMIT) as store:
-        plain = apsw.Connection(str(path))
-        plain.execute("UPDATE entries SET payload = CAST(x'ff' AS TEXT) WHERE key = ?", (key_of("a"),))
-        plain.execute("UPDATE entries SET payload = x'00' WHERE key = ?", (key_of("b"),))
-        plain.close()
+        run_sql(path, "UPDATE entries SET payload = CAST(x'ff' AS TEXT) WHERE key = ?", (key_of("a"),))
+        run_sql(path, "UPDATE entries SET payload = x'00' WHERE key = ?", (key_of("b"),))
         with pytest.raises(CorruptState, match="2 rows cannot be read or have an invalid seal"):
             store.check()
 
@@ -241,9 +231,7 @@ def test_refused_writes_and_damaged_snapshots_are_counted(path: Path) -> None:
             with pytest.raises(StoreError, match="at most"):
                 store.apply(entry_of(store, "large", store.max_entry_size + 1)).result()
             assert store.counters()["refused"] == k
-    plain = apsw.Connection(str(path))
-    plain.execute("UPDATE state SET value = ? WHERE id = ?", (b"other", database.SNAPSHOT_ROW))
-    plain.close()
+    run_sql(path, "UPDATE state SET value = ? WHERE id = ?", (b"other", database.SNAPSHOT_ROW))
     with SqliteStore(path, SIZE_LIMIT) as store:
         assert store.counters().get("damaged", 0) == 0
         assert store.load_snapshot() is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 import struct
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from knapcache.store.sqlite.database import ENCRYPTION_ROW, key_ids_in, require_
 from knapcache.store.sqlite.recovery import SqliteOptions
 from knapcache.store.sqlite.rows import Sealer, _body_seal
 from knapcache.store.sqlite.store import SqliteStore
-from tests.support.stores import entry_of, key_of
+from tests.support.stores import entry_of, key_of, run_sql
 
 SIZE_LIMIT = 1 << 20
 ONE, TWO, THREE = bytes(32), b"2" * 32, b"3" * 32
@@ -48,13 +49,12 @@ def test_one_row_decrypts_with_cryptography_alone(path: Path) -> None:
     """The format of a row, transcribed from its description."""
     codec = Encryption([ONE])
     (name,) = codec.names(key_of(3))
-    plain = apsw.Connection(str(path))
-    (row,) = plain.execute(
+    (row,) = run_sql(
+        path,
         "SELECT size, cost, seconds, created, expires, tenant, model, meta, request, payload FROM entries"
         " WHERE key = ?",
         (name,),
     )
-    plain.close()
     size, cost, seconds, created, expires, tenant, model, meta, request, payload = row
     assert (tenant, model, request, expires) == (b"", b"", b"", None)
     context = struct.pack("<5s32sqdddd", b"entry", name, size, cost, seconds, created, float("inf"))
@@ -162,9 +162,7 @@ def test_the_first_key_encrypts_and_all_decrypt(path: Path) -> None:
 
 
 def test_a_lost_mark_is_restored(path: Path) -> None:
-    plain = apsw.Connection(str(path))
-    plain.execute("DELETE FROM state WHERE id = ?", (ENCRYPTION_ROW,))
-    plain.close()
+    run_sql(path, "DELETE FROM state WHERE id = ?", (ENCRYPTION_ROW,))
     with open_store(path, ONE) as store:
         assert all_found(store)
     with pytest.raises(StoreError, match="no key was given"):
@@ -187,13 +185,11 @@ def test_sizes_count_the_encrypted_bytes_and_the_limit_holds(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("column", ["seal", "key", "meta", "payload", "size", "cost", "created", "expires", "tenant"])
 def test_a_changed_column_is_a_miss(path: Path, column: str) -> None:
-    plain = apsw.Connection(str(path))
     other = {"size": 1, "cost": 9.0, "created": 5.0, "expires": 5e9, "tenant": b"a"}
-    rows: list[Any] = plain.execute(f"SELECT id, {column} FROM entries").fetchall()
+    rows: list[Any] = run_sql(path, f"SELECT id, {column} FROM entries")
     for number, value in rows:
         changed = other[column] if column in other else value[:-1] + bytes([value[-1] ^ 1])
-        plain.execute(f"UPDATE entries SET {column} = ? WHERE id = ?", (changed, number))
-    plain.close()
+        run_sql(path, f"UPDATE entries SET {column} = ? WHERE id = ?", (changed, number))
     with open_store(path, ONE) as store:
         assert [store.get(key_of(name)) for name in range(10)] == [None] * 10
 
@@ -203,9 +199,7 @@ def test_a_key_of_another_length_is_damage(tmp_path: Path) -> None:
         path = tmp_path / f"{len(keys)}.db"
         with open_store(path, *keys) as store:
             store.apply(entry_of(store, 0, 0)).result()
-        plain = apsw.Connection(str(path))
-        plain.execute("UPDATE entries SET key = CAST(key || x'00' AS BLOB)")
-        plain.close()
+        run_sql(path, "UPDATE entries SET key = CAST(key || x'00' AS BLOB)")
         with open_store(path, *keys) as store:
             assert store.get(key_of(0)) is None
             assert list(store.scan()) == []
@@ -215,8 +209,7 @@ def test_with_the_secret_of_the_seals_rows_still_cannot_be_swapped_or_forged(pat
     """An attacker who reads the data directory has the secret, but not the encryption key."""
     with open_store(path, ONE) as store:
         sealer = store._sealer
-    plain = apsw.Connection(str(path))
-    rows: list[tuple[Any, ...]] = plain.execute("SELECT * FROM entries").fetchall()
+    rows: list[tuple[Any, ...]] = run_sql(path, "SELECT * FROM entries")
     for row, other in zip(rows, [*rows[1:], rows[0]], strict=True):
         number, _seal, key, size, cost, seconds, created, _expires, tenant, model, _meta, request, _payload = row
         for change in ({"meta": other[10], "payload": other[12]}, {"expires": 4e9}, {"payload": other[12]}):
@@ -228,7 +221,6 @@ def test_with_the_secret_of_the_seals_rows_still_cannot_be_swapped_or_forged(pat
             assert sealer.entry((seal, *forged)) is None
             if "payload" not in change:
                 assert sealer.info((number, seal, *forged[:9])) is None
-    plain.close()
 
 
 def test_flipped_bytes_are_misses_and_never_wrong_answers(path: Path, tmp_path: Path) -> None:
@@ -268,6 +260,5 @@ def test_checking_the_keys_of_a_file_does_not_change_it(tmp_path: Path) -> None:
     with SqliteStore(path, 1 << 20):
         pass
     require_keys(path, Sealer(encryption=Encryption([ONE])))
-    connection = apsw.Connection(str(path))
-    assert key_ids_in(connection) == ()
-    connection.close()
+    with closing(apsw.Connection(str(path))) as connection:
+        assert key_ids_in(connection) == ()

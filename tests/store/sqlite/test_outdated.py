@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sqlite3
 from contextlib import closing
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from knapcache.model import REQUEST_VERSION
 from knapcache.store.sqlite.database import VERSION_ROW, is_outdated
 from knapcache.store.sqlite.recovery import SqliteOptions
 from knapcache.store.sqlite.store import SqliteStore
-from tests.support.stores import entry_of
+from tests.support.stores import entry_of, run_sql
 
 CHAT = "chat/completions"
 CAPACITY = 1 << 20
@@ -33,9 +32,7 @@ def make_old(path: Path, old: int) -> None:
     with closing(SqliteStore(path, CAPACITY, SqliteOptions(secret=seal_secret(None)))) as store:
         for name in range(old):
             store.apply(entry_of(store, name, 300, request=OLD if name % 2 else netstring(OLD))).result()
-    with closing(sqlite3.connect(path)) as file:
-        file.execute("DELETE FROM state WHERE id = ?", (VERSION_ROW,))
-        file.commit()
+    run_sql(path, "DELETE FROM state WHERE id = ?", (VERSION_ROW,))
 
 
 @pytest.mark.parametrize("others", [3, 0])

@@ -8,7 +8,6 @@ import signal
 import threading
 from pathlib import Path
 
-import apsw
 import pytest
 
 from knapcache.cli.main import main
@@ -16,7 +15,7 @@ from knapcache.errors import NotOwner, StoreError
 from knapcache.store.sqlite.recovery import SqliteOptions
 from knapcache.store.sqlite.rekey import rekey
 from knapcache.store.sqlite.store import SqliteStore
-from tests.support.stores import entry_of, key_of, spawn
+from tests.support.stores import entry_of, key_of, run_sql, spawn
 
 SIZE_LIMIT = 2 << 20
 ONE, TWO = b"1" * 32, b"2" * 32
@@ -141,10 +140,8 @@ def test_entries_in_the_spool_are_encrypted_too(tmp_path: Path, path: Path) -> N
 
 def test_damaged_rows_are_counted_and_left_out(path: Path) -> None:
     fill(path, names=range(5))
-    plain = apsw.Connection(str(path))
-    plain.execute("UPDATE entries SET payload = x'00' WHERE key = ?", (key_of(2),))
-    plain.execute("UPDATE entries SET tenant = CAST(x'ff' AS TEXT) WHERE key = ?", (key_of(3),))
-    plain.close()
+    run_sql(path, "UPDATE entries SET payload = x'00' WHERE key = ?", (key_of(2),))
+    run_sql(path, "UPDATE entries SET tenant = CAST(x'ff' AS TEXT) WHERE key = ?", (key_of(3),))
     assert rekey(path, old_keys=(), new_keys=[ONE], secret=b"secret") == (3, 2)
 
 
