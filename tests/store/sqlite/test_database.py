@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from contextlib import closing
 from pathlib import Path
 
 import apsw
 import pytest
 
+from knapcache import Cache
+from knapcache.cache.options import seal_secret
 from knapcache.errors import CorruptState, InvalidInput, StoreError
+from knapcache.keys.canonical import netstring
+from knapcache.model import REQUEST_VERSION
 from knapcache.store.sqlite import database, files
+from knapcache.store.sqlite.database import VERSION_ROW, is_outdated
 from knapcache.store.sqlite.files import FORMAT_ROW, unrecognised_logs
 from knapcache.store.sqlite.layout import DiskLayout
 from knapcache.store.sqlite.recovery import SqliteOptions
 from knapcache.store.sqlite.rows import FIXED_BYTES, Sealer
 from knapcache.store.sqlite.store import SqliteStore, is_open_here
+from tests.support.caches import CHAT, Upstream, request_of
 from tests.support.stores import entry_of, key_of, run_sql
 
 SIZE_LIMIT = 1 << 20
@@ -236,3 +244,50 @@ def test_refused_writes_and_damaged_snapshots_are_counted(path: Path) -> None:
         assert store.counters().get("damaged", 0) == 0
         assert store.load_snapshot() is None
         assert store.counters()["damaged"] == 1
+
+
+# Entries whose requests have the form of an older version leave when the file is opened, and the others stay.
+
+OLD = b"19:knapcache request 1,16:chat/completions,0:,0:,{}"
+
+
+def fetch(cache: Cache, name: str) -> str:
+    return cache.fetch(CHAT, request_of(name), Upstream()(name)).outcome
+
+
+def make_old(path: Path, old: int) -> None:
+    """Add entries in the old form, and make the file look as one that was never converted."""
+    with closing(SqliteStore(path, SIZE_LIMIT, SqliteOptions(secret=seal_secret(None)))) as store:
+        for name in range(old):
+            store.apply(entry_of(store, name, 300, request=OLD if name % 2 else netstring(OLD))).result()
+    run_sql(path, "DELETE FROM state WHERE id = ?", (VERSION_ROW,))
+
+
+@pytest.mark.parametrize("others", [3, 0])
+def test_entries_that_can_never_be_hit_leave(tmp_path: Path, caplog: pytest.LogCaptureFixture, others: int) -> None:
+    path = tmp_path / "cache.db"
+    with closing(Cache(SIZE_LIMIT, path=path, policy="lru")) as cache:
+        for name in range(others):
+            fetch(cache, str(name))
+    make_old(path, 40)
+    with closing(SqliteStore(path, SIZE_LIMIT, SqliteOptions(secret=seal_secret(None)), own=False)) as reader:
+        assert len(list(reader.scan())) == 40 + others
+        caplog.set_level(logging.WARNING)
+        with closing(Cache(SIZE_LIMIT, path=path, policy="lru")) as cache:
+            assert cache.stats().entries == others
+            assert [fetch(cache, str(name)) for name in range(others + 1)] == ["hit"] * others + ["miss"]
+            cache.check()
+        assert len(list(reader.scan())) == others + 1, "a reader of before goes on"
+    assert [record.getMessage().count("40 entries of an older version") for record in caplog.records] == [1]
+    caplog.clear()
+    with closing(Cache(SIZE_LIMIT, path=path, policy="lru")) as cache:
+        assert cache.stats().entries == others + 1
+    assert caplog.records == [], "the file is converted once"
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "outdated"),
+    [(OLD, True), (netstring(OLD), True), (netstring(REQUEST_VERSION), False), (b"request 1", False), (b"", False)],
+)
+def test_only_requests_that_name_another_version_are_outdated(request_bytes: bytes, outdated: bool) -> None:
+    assert is_outdated(request_bytes) == outdated
