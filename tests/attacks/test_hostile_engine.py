@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.attacks.test_shared_store import text_of
 from tests.proxy.test_shared_store import SharedProxy
 from tests.support.recording_upstream import RecordingUpstream
 from tests.support.redis_servers import RedisProcess
@@ -119,16 +120,12 @@ def hostile(tmp_path: Path) -> Iterator[HostileServer]:
 
 
 def attack(proxy: SharedProxy, hostile: HostileServer, replies: dict[str, Send]) -> None:
-    def text(prompt: str) -> str:
-        answer: str = proxy.ask(prompt).json()["choices"][0]["message"]["content"]
-        return answer
-
     for name, reply in replies.items():
         hostile.become(reply)
         for k in range(3):
             with within(20, f"a request while the server sends: {name}"):
-                assert text(f"{name} {k}") == f"You said: {name} {k}"
-            assert text("stored before") == "You said: stored before"
+                assert text_of(proxy, f"{name} {k}") == f"You said: {name} {k}"
+            assert text_of(proxy, "stored before") == "You said: stored before"
         hostile.become(None)
         hostile.drop_connections()
         wait_until(lambda name=name: not proxy.misses(f"after {name}"))  # type: ignore[misc]
