@@ -14,12 +14,12 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from knapcache.features.limits.feature import collect_limits
-from knapcache.features.limits.limits import LimitStatus
 from knapcache.features.prefix.totals import PrefixTotals, collect_prefix
 from knapcache.features.semantic.totals import SemanticTotals, collect_semantic
 from knapcache.proxy.events.events import UpstreamTry
 from knapcache.proxy.events.metrics import Metrics
 from knapcache.testing import FakeUpstream
+from tests.features.limits.test_limit_metrics import USE
 from tests.features.prefix.prefix_events import prefix_event
 from tests.features.semantic.semantic_events import semantic_event
 from tests.support.events import event
@@ -59,7 +59,7 @@ def metrics(tmp_path_factory: pytest.TempPathFactory) -> Labels:
     families = [
         *collect_prefix(prefix),
         *collect_semantic(semantic, [{"scope": "", "mode": "on", "bound": 0.01, "alarms": 0}]),
-        *collect_limits({("team", "usd_per_day"): 1}, [LimitStatus("team", "usd_per_day", 5.0, 1.0, 0.0, None)]),
+        *collect_limits({("team", "usd_per_day"): 1}, [USE]),
     ]
     tiers = Metrics(dict, features=lambda: families)
     tiers.consume([event("miss", upstream="b", tried=(UpstreamTry("a", (500,), "", 0.0),))])

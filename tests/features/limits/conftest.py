@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from knapcache.features.limits.core import Counts
-from knapcache.features.limits.local_counts import MemoryCounts
 from knapcache.features.limits.redis_counts import RedisCounts
 from knapcache.features.limits.sqlite_counts import SqliteCounts
 from knapcache.store.redis.urls import parse
@@ -41,19 +40,15 @@ def open_counts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open
         stores.append(RedisStore(address, 2 << 20, secret=b"secret"))
 
     def open_one(process: str) -> Counts:
-        counts: Counts
-        if request.param == "memory":
-            counts = MemoryCounts()
-        elif request.param == "sqlite":
-            counts = SqliteCounts(tmp_path / "limits.sqlite", process)
+        if stores:
+            opened.append(RedisCounts(stores[0].call_counts, process, b"secret"))
         else:
-            counts = RedisCounts(stores[0].call_counts, process, b"secret")
-        opened.append(counts)
-        return counts
+            opened.append(SqliteCounts(tmp_path / "limits.sqlite" if request.param == "sqlite" else None, process))
+        return opened[-1]
 
     yield open_one
     for each in opened:
-        if isinstance(each, (MemoryCounts, SqliteCounts)):
+        if isinstance(each, SqliteCounts):
             each.check()
         each.close()
     for store in stores:

@@ -24,7 +24,6 @@ from knapcache.features.limits.core import (
     Scope,
     Settle,
 )
-from knapcache.features.limits.local_counts import MemoryCounts
 from knapcache.features.limits.sqlite_counts import SqliteCounts
 from tests.features.limits.conftest import OpenCounts
 
@@ -122,7 +121,7 @@ def test_a_clock_that_is_wrong_for_a_while_does_not_reset_a_spend_limit(open_cou
 
 def test_all_forms_decide_alike(open_counts: OpenCounts) -> None:
     """Random operations: every form returns what the form in memory returns."""
-    counts, model, chance = open_counts("one"), MemoryCounts(), random.Random(11)
+    counts, model, chance = open_counts("one"), SqliteCounts(), random.Random(11)
     scopes = (
         scope("a", usd_per_day=60.0, requests_per_minute=12, concurrent=4),
         scope("b", usd_per_month=30.0, tokens_per_minute=6000),
@@ -163,7 +162,7 @@ def test_all_forms_decide_alike(open_counts: OpenCounts) -> None:
 
 def shared(open_counts: OpenCounts) -> tuple[Counts, Counts]:
     first = open_counts("one")
-    if isinstance(first, MemoryCounts):
+    if isinstance(first, SqliteCounts) and first.path is None:
         pytest.skip("memory is not shared")
     return first, open_counts("two")
 

@@ -20,7 +20,7 @@ from knapcache.features.limits.core import (
     Settle,
 )
 from knapcache.features.limits.fallback_counts import RETRY_SECONDS, FallbackCounts
-from knapcache.features.limits.local_counts import MemoryCounts
+from knapcache.features.limits.sqlite_counts import SqliteCounts
 from tests.support.clock import Clock
 
 NOW = 1_780_000_000.0
@@ -28,7 +28,7 @@ TEAM = (Scope("team", LimitValues(usd_per_day=10.0, concurrent=3)),)
 CALL = CallAmounts(1, 1.0, 100.0)
 
 
-class FailingCounts(MemoryCounts):
+class FailingCounts(SqliteCounts):
     """Counters that can be switched off."""
 
     away = False
@@ -52,7 +52,7 @@ def pay(counts: FallbackCounts, usd: float) -> None:
     counts.apply([Settle(TEAM, CALL, CallAmounts(0, usd, 10.0))], NOW)
 
 
-def usage(counts: FallbackCounts | MemoryCounts) -> ScopeUsage:
+def usage(counts: FallbackCounts | SqliteCounts) -> ScopeUsage:
     return counts.apply([Read(TEAM)], NOW)[0].usages[0]
 
 

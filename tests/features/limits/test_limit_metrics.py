@@ -10,15 +10,19 @@ import pytest
 from knapcache.features.limits import feature as subject
 from knapcache.features.limits.core import LimitValues, Refusal, ScopeUsage
 from knapcache.features.limits.feature import LimitsFeature
-from knapcache.features.limits.limits import LimitStatus
+from knapcache.features.limits.limits import LimitUse
 from knapcache.features.limits.refusal import LimitReached
 from tests.support.events import event
 from tests.support.metric_docs import documented, labels_of
 
+USE = LimitUse(
+    scope="tenant", name="team", limit="usd_per_day", allowed=5.0, used=1.0, reserved=0.0, ratio=0.2, resets_at=None
+)
+
 
 async def test_refused_requests_and_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def report() -> list[LimitStatus]:
-        return [LimitStatus("team", "usd_per_day", 5.0, 1.0, 0.0, None)]
+    async def report() -> list[LimitUse]:
+        return [USE]
 
     limits = SimpleNamespace(report=report, on_warning=lambda _: None)
     monkeypatch.setattr(subject, "open_limits", lambda *_, **__: limits)

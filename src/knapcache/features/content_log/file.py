@@ -26,21 +26,11 @@ import apsw
 from knapcache.errors import InvalidInput, StoreError
 from knapcache.features.content_log.record import ContentRecord, expanded
 from knapcache.store.sqlite.database import DAMAGE
-from knapcache.store.sqlite.side_files import (
-    connect,
-    only_process,
-    schema_after,
-    schema_of,
-    set_aside,
-    use_log,
-    writing,
-)
+from knapcache.store.sqlite.side_files import FileKind, connect, only_process, schema_of, set_aside, use_log, writing
 
 log = logging.getLogger("knapcache.serve")
 
 FILE_NAME = "content.sqlite"
-FORMAT = 1
-APPLICATION_ID = 0x4B6E636C  # "Kncl"
 MAX_VALUE = 1 << 22
 EVICTED = 10
 """Rows that are deleted at a time while the file is too large."""
@@ -52,7 +42,7 @@ FIELDS = (
     "time", "tenant", "model", "endpoint", "route", "outcome", "status", "stream", "key", "upstream", "usd", "cost",
     "tokens", "size", "seconds", "upstream_seconds", "cut",
 )  # fmt: skip
-SCHEMA = (
+KIND = FileKind(0x4B6E636C, 1, (  # "Kncl"
     "CREATE TABLE calls (id INTEGER PRIMARY KEY AUTOINCREMENT, time REAL NOT NULL, tenant TEXT NOT NULL, "
     "model TEXT NOT NULL, endpoint TEXT NOT NULL, route TEXT NOT NULL, outcome TEXT NOT NULL, status INTEGER NOT NULL, "
     "stream INTEGER NOT NULL, key TEXT NOT NULL, upstream TEXT NOT NULL, usd REAL, cost REAL NOT NULL, "
@@ -61,7 +51,7 @@ SCHEMA = (
     "CREATE INDEX calls_by_time ON calls (time)",
     'CREATE VIRTUAL TABLE texts USING fts5(prompt, answer, tokenize = "unicode61 remove_diacritics 2")',
     "INSERT INTO texts (texts, rank) VALUES ('secure-delete', 1)",
-)
+))  # fmt: skip
 MAX_WORDS = 20
 """Words of a search. Each one takes time."""
 WORDS_BEFORE, WORDS_AFTER = 8, 16
@@ -107,12 +97,13 @@ class ContentFile:
         try:
             with only_process(path):
                 try:
-                    self._connection = self._open()
+                    self._connection = connect(path, MAX_VALUE, self._prepare)
                 except DAMAGE as error:
                     if not create:
                         raise
-                    self._set_aside(str(error))
-                    self._connection = self._open()
+                    warning = "The content log %s is damaged (%s); it is now %s, and a new one begins."
+                    log.warning(warning, path, error, set_aside(path))
+                    self._connection = connect(path, MAX_VALUE, self._prepare)
         except (apsw.Error, OSError) as error:
             raise StoreError(f"cannot open the content log {path}: {error}") from None
 
@@ -258,44 +249,16 @@ class ContentFile:
             if int(self._connection.pragma("freelist_count")):
                 self._connection.execute("PRAGMA incremental_vacuum").fetchall()
 
-    def _open(self) -> apsw.Connection:
-        connection = connect(self.path, MAX_VALUE)
-        try:
-            connection.pragma("auto_vacuum", "incremental")  # takes effect before the first table
-            use_log(connection)
-            connection.pragma("secure_delete", True)
-            with writing(connection):
-                self._prepare(connection)
-            connection.register_fts5_function("excerpt_of", excerpt_of)
-        except BaseException:
-            connection.close(True)
-            raise
-        return connection
-
     def _prepare(self, connection: apsw.Connection) -> None:
-        """Create the tables in an empty file."""
-        version, identity = connection.pragma("user_version"), connection.pragma("application_id")
-        if identity == APPLICATION_ID and version != FORMAT:
-            raise StoreError(f"{self.path} was written by another version of knapcache; it was not changed")
-        existing = schema_of(connection)
-        if identity == APPLICATION_ID:
-            if existing != schema_after(SCHEMA):
-                raise apsw.CorruptError("its tables are not those of a content log")
-            return
-        if existing:
-            raise StoreError(f"{self.path} is a SQLite database of another program; it was not changed")
-        for statement in SCHEMA:
-            connection.execute(statement)
-        connection.pragma("application_id", APPLICATION_ID)
-        connection.pragma("user_version", FORMAT)
-
-    def _set_aside(self, reason: str) -> None:
-        log.warning(
-            "The content log %s is damaged (%s); it is now %s, and a new one begins.",
-            self.path,
-            reason,
-            set_aside(self.path),
-        )
+        connection.pragma("auto_vacuum", "incremental")  # takes effect before the first table
+        use_log(connection)
+        connection.pragma("secure_delete", True)
+        with writing(connection):
+            if connection.pragma("application_id") != KIND.application_id and schema_of(connection):
+                raise StoreError(f"{self.path} is a SQLite database of another program; it was not changed")
+            if not KIND.check(connection, self.path):
+                KIND.create(connection)
+        connection.register_fts5_function("excerpt_of", excerpt_of)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:

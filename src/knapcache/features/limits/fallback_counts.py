@@ -35,7 +35,7 @@ from knapcache.features.limits.core import (
     Settle,
     used_after,
 )
-from knapcache.features.limits.local_counts import MemoryCounts
+from knapcache.features.limits.sqlite_counts import SqliteCounts
 
 log = logging.getLogger("knapcache.serve")
 
@@ -52,7 +52,7 @@ class FallbackCounts:
         """Calls of this process that are in flight, by scope."""
         self._last: dict[str, tuple[ScopeUsage, float]] = {}
         """What is known of each scope since the last operation on it, and when that was."""
-        self._local: MemoryCounts | None = None
+        self._local: SqliteCounts | None = None
         """The counters in memory; None: the shared ones are used."""
         self._unsent: dict[tuple[str, float], float] = {}
         """Dollars paid meanwhile, by scope and the time at which their day began."""
@@ -109,6 +109,7 @@ class FallbackCounts:
             return None
         if self._local is not None:
             log.warning("The shared counters of limits are used again.")
+            self._local.close()
             self._local, self.reason = None, ""
         for operation, result in zip(operations, results, strict=True):
             for scope, usage in zip(operation.scopes, result.usages, strict=True):
@@ -127,7 +128,7 @@ class FallbackCounts:
         self.reason = reason
         if self._local is None:
             log.error("Limits are counted by each process for itself: %s", reason)
-            self._local = MemoryCounts()
+            self._local = SqliteCounts()
             for scope, (usage, then) in self._last.items():
                 self._local.seed(scope, usage, then)
             self._local.beat(self._in_flight, now)

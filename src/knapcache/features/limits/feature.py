@@ -6,15 +6,14 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from pydantic import Field
 
 from knapcache.features.limits.core import ALL, Counts
 from knapcache.features.limits.fallback_counts import FallbackCounts
-from knapcache.features.limits.limits import Limits, LimitStatus, LimitWarning, Reservation
-from knapcache.features.limits.local_counts import MemoryCounts
+from knapcache.features.limits.limits import Limits, LimitUse, LimitWarning, Reservation, ReservedCall
 from knapcache.features.limits.redis_counts import RedisCounts
 from knapcache.features.limits.refusal import REASON
 from knapcache.features.limits.sqlite_counts import SqliteCounts
@@ -33,22 +32,6 @@ from knapcache.proxy.settings import Settings
 from knapcache.store.redis.store import RedisStore
 
 FILE = "limits.sqlite"
-Amount = Annotated[float, Field(ge=0)]
-
-
-class LimitUse(ResponseModel):
-    """One limit, and what is used of it now."""
-
-    scope: Annotated[Literal["tenant", "all"], Field(description="Whose limit it is; all: all callers together.")]
-    name: Annotated[str, Field(description="The tenant; empty for all callers together.")]
-    limit: Annotated[str, Field(description="The setting: usd_per_day, usd_per_month, requests_per_minute, …")]
-    allowed: Annotated[Amount, Field(description="Its value.")]
-    used: Annotated[Amount, Field(description="Used in the present window.")]
-    reserved: Annotated[Amount, Field(description="Reserved for calls in flight, beside what is used.")]
-    ratio: Annotated[Amount, Field(description="used ÷ allowed.")]
-    resets_at: Annotated[
-        float | None, Field(description="When the window ends, Unix time; none: it moves, or there is no window.")
-    ]
 
 
 class LimitPage(ResponseModel):
@@ -80,10 +63,10 @@ class LimitedCall(CallHooks):
             return
         exchange, tenant = self._call.exchange, self._call.tenant
         if exchange is None:
-            self._reservation = await self._limits.begin_unpriced(tenant)
+            self._reservation = await self._limits.begin(tenant)
             return
-        allowed = max_output(exchange.body)
-        self._reservation = await self._limits.begin(tenant, exchange.endpoint, self._call.model, size, allowed)
+        call = ReservedCall(tenant, exchange.endpoint, self._call.model, size)
+        self._reservation = await self._limits.begin(tenant, call, max_output(exchange.body))
 
     def charge(self, paid: PaidCall) -> float:
         reservation = self._reservation
@@ -120,7 +103,7 @@ class LimitsFeature(Feature):
         self.limits.on_warning(self._report)
         self._refused: dict[tuple[str, str], int] = {}
         """Requests that limits have refused, by scope and limit."""
-        self._rows: Sequence[LimitStatus] = ()
+        self._rows: Sequence[LimitUse] = ()
         """Every limit and its use, as `before_metrics` has found them."""
 
     @property
@@ -128,7 +111,7 @@ class LimitsFeature(Feature):
         return bool(self.limits.whole or self.limits.tenants)
 
     def start(self) -> None:
-        self.limits.start()
+        self.run(self.limits.beat_periodically())
 
     def become_owner(self, pipeline: EventPipeline) -> None:
         pipeline.add_consumer(self)
@@ -163,15 +146,7 @@ class LimitsFeature(Feature):
         ]
 
     async def _page(self, _: AdminRequest) -> LimitPage:
-        rows = [
-            LimitUse(
-                **row._asdict() | {"scope": "all" if row.scope == ALL else "tenant"},
-                name="" if row.scope == ALL else row.scope,
-                ratio=row.ratio,
-            )
-            for row in await self.limits.report()
-        ]
-        return LimitPage(rows=rows, alone=self.limits.fallback_reason)
+        return LimitPage(rows=await self.limits.report(), alone=self.limits.fallback_reason)
 
     def paid(self, tenant: str, bill: Bill) -> None:
         self.limits.count_paid(tenant, bill.usd or 0.0, bill.tokens)
@@ -192,15 +167,12 @@ def open_limits(
     counts: Counts
     if shared_store is not None:
         counts = RedisCounts(shared_store.call_counts, process, secret)
-    elif folder is not None:
-        counts = SqliteCounts(folder / FILE, process)
     else:
-        counts = MemoryCounts()
-    threads = not isinstance(counts, MemoryCounts)
-    return Limits(settings, FallbackCounts(counts), CostEstimator(meter), threads=threads)
+        counts = SqliteCounts(None if folder is None else folder / FILE, process)
+    return Limits(settings, FallbackCounts(counts), CostEstimator(meter))
 
 
-def collect_limits(refused: Mapping[tuple[str, str], int], rows: Sequence[LimitStatus]) -> Iterator[Metric]:
+def collect_limits(refused: Mapping[tuple[str, str], int], rows: Sequence[LimitUse]) -> Iterator[Metric]:
     """Yield the metrics: requests that limits have refused, by scope and limit, and the use of limits."""
     text = "Requests that a limit has refused, by the tenant with the limit; *: all callers together."
     yield counters("knapcache_limited", text, ("tenant", "limit"), refused)
@@ -210,5 +182,5 @@ def collect_limits(refused: Mapping[tuple[str, str], int], rows: Sequence[LimitS
         labels=["tenant", "limit"],
     )
     for row in rows[: 5 * MAX_LABELS]:
-        used.add_metric([row.scope, row.limit], row.ratio)
+        used.add_metric([row.name or ALL, row.limit], row.ratio)
     yield used

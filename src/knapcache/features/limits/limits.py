@@ -1,6 +1,6 @@
 """Limits as the requests of one process use them, on its event loop.
 
-    reservation = await limits.begin(tenant, endpoint, model, size, max_output)      before the first byte goes upstream
+    reservation = await limits.begin(tenant, call, max_output)      before the first byte goes upstream
     reservation.charge(usd, tokens)      the cost is known          reservation.release()      nothing was paid
     reservation.keep(output)             the cost is not known: the estimate counts, and at least what has arrived
 
@@ -16,7 +16,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import Field
 
 from knapcache.features.limits.core import (
     ALL,
@@ -34,11 +36,12 @@ from knapcache.features.limits.core import (
     window_end,
 )
 from knapcache.features.limits.fallback_counts import FallbackCounts
-from knapcache.features.limits.refusal import LimitReached, amount, time_text
+from knapcache.features.limits.refusal import LimitReached, amount, time_text, whose
 from knapcache.features.limits.settings import LimitSettings, LimitsSettings
 from knapcache.model import Endpoint
 from knapcache.price.estimate import CostEstimator
 from knapcache.price.meter import Bill
+from knapcache.proxy.admin_routes import ResponseModel
 from knapcache.proxy.settings import Settings
 from knapcache.threads import DeadlinePool
 
@@ -46,6 +49,7 @@ log = logging.getLogger("knapcache.serve")
 
 CLOSE_SECONDS = 2.0
 """Seconds that the last operations may take."""
+Amount = Annotated[float, Field(ge=0)]
 
 
 class LimitWarning(NamedTuple):
@@ -63,23 +67,19 @@ class LimitWarning(NamedTuple):
     """End of the window, Unix time."""
 
 
-class LimitStatus(NamedTuple):
-    """One limit and what is used of it."""
+class LimitUse(ResponseModel):
+    """One limit, and what is used of it now."""
 
-    scope: str
-    """The tenant, or ALL."""
-    limit: str
-    allowed: float
-    used: float
-    reserved: float
-    """For calls in flight; not in `used`."""
-    resets_at: float | None
-    """End of the window, Unix time; None: the window moves."""
-
-    @property
-    def ratio(self) -> float:
-        """The share that is used, without reservations."""
-        return self.used / self.allowed
+    scope: Annotated[Literal["tenant", "all"], Field(description="Whose limit it is; all: all callers together.")]
+    name: Annotated[str, Field(description="The tenant; empty for all callers together.")]
+    limit: Annotated[str, Field(description="The setting: usd_per_day, usd_per_month, requests_per_minute, …")]
+    allowed: Annotated[Amount, Field(description="Its value.")]
+    used: Annotated[Amount, Field(description="Used in the present window.")]
+    reserved: Annotated[Amount, Field(description="Reserved for calls in flight, beside what is used.")]
+    ratio: Annotated[Amount, Field(description="used ÷ allowed.")]
+    resets_at: Annotated[
+        float | None, Field(description="When the window ends, Unix time; none: it moves, or there is no window.")
+    ]
 
 
 class ReservedCall(NamedTuple):
@@ -139,45 +139,31 @@ class Reservation:
 
 
 class CountsThread:
-    """Applies operations in a thread, all that wait together. threads=False: at once, for counters in memory."""
+    """Applies operations in a thread, all that wait together."""
 
     def __init__(
-        self,
-        counts: FallbackCounts,
-        on_settled: Callable[[Settle, Result], None],
-        *,
-        threads: bool,
-        clock: Callable[[], float],
+        self, counts: FallbackCounts, on_settled: Callable[[Settle, Result], None], clock: Callable[[], float]
     ) -> None:
         self.shared, self._on_settled, self._clock = counts, on_settled, clock
-        self._pool = DeadlinePool("knapcache-limits", threads=1) if threads else None
+        self._pool = DeadlinePool("knapcache-limits", threads=1)
         self._lock = threading.Lock()
         self._waiting: list[tuple[Operation, asyncio.Future[Result] | None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def run(self, operation: Operation) -> Result:
         """Apply an operation, and return what it found."""
-        if self._pool is None:
-            return self.shared.apply([operation], self._clock())[0]
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._add(operation, future)
         return await future
 
     def settle(self, operation: Settle) -> None:
         """Apply an operation without waiting for it."""
-        if self._pool is None:
-            self._on_settled(operation, self.shared.apply([operation], self._clock())[0])
-        else:
-            self._add(operation, None)
+        self._add(operation, None)
 
     async def beat(self) -> None:
-        if self._pool is None:
-            self.shared.beat(self._clock())
-        else:
-            await self._pool.call(lambda: self.shared.beat(self._clock()))
+        await self._pool.call(lambda: self.shared.beat(self._clock()))
 
     def _add(self, operation: Operation, future: asyncio.Future[Result] | None) -> None:
-        assert self._pool is not None
         self._loop = asyncio.get_running_loop()
         with self._lock:
             self._waiting.append((operation, future))
@@ -215,31 +201,24 @@ class CountsThread:
                 self.settle(Settle(operation.scopes, operation.amounts, CallAmounts()))
 
     async def close(self) -> None:
-        if self._pool is not None:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._pool.call(lambda: self.shared.close(self._clock())), CLOSE_SECONDS)
-            self._pool.close()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._pool.call(lambda: self.shared.close(self._clock())), CLOSE_SECONDS)
+        self._pool.close()
 
 
 class Limits:
-    """The limits of one process. All methods run on the event loop's thread.
-
-    threads   the counters may wait for a disk or a server
-    """
+    """The limits of one process. All methods run on the event loop's thread."""
 
     def __init__(
         self,
         settings: Settings,
         counts: FallbackCounts,
         estimator: CostEstimator,
-        *,
-        threads: bool,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.estimator, self._clock = estimator, clock
-        self.counts = CountsThread(counts, self._settled, threads=threads, clock=clock)
+        self.counts = CountsThread(counts, self._settled, clock)
         self._callbacks: list[Callable[[LimitWarning], None]] = []
-        self._task: asyncio.Task[None] | None = None
         self.configure(settings)
 
     def configure(self, settings: Settings) -> None:
@@ -260,35 +239,33 @@ class Limits:
         """Call `callback` for each warning, on the event loop's thread. It must not block or raise."""
         self._callbacks.append(callback)
 
-    def start(self) -> None:
-        """Keep the counters informed of the calls in flight, until `close`."""
-        self._task = asyncio.create_task(self._beat_periodically())
+    async def beat_periodically(self) -> None:
+        """Keep the counters informed of the calls in flight. Runs until cancelled."""
+        while True:
+            await asyncio.sleep(BEAT_SECONDS)
+            await self.counts.beat()
 
     def has_limits(self, tenant: str) -> bool:
         return bool(self.tenants.get(tenant, self.whole))
 
     async def begin(
-        self, tenant: str, endpoint: Endpoint, model: str, size: int, max_output: int | None = None
+        self, tenant: str, call: ReservedCall | None = None, max_output: int | None = None
     ) -> Reservation | None:
         """Reserve the estimated cost of a call; None if the caller has no limits. Raises LimitReached.
 
-        size         bytes of the request
+        call         None: its cost will not be known
         max_output   output tokens that the request allows; None: unknown
         """
         scopes = self.tenants.get(tenant, self.whole)
         if not scopes:
             return None
-        amounts = CallAmounts(1, *self.estimator.estimate(tenant, endpoint, model, size, max_output))
-        await self._reserve(scopes, amounts)
-        return Reservation(self, scopes, amounts, ReservedCall(tenant, endpoint, model, size))
-
-    async def begin_unpriced(self, tenant: str) -> Reservation | None:
-        """Reserve a call whose cost will not be known; None if the caller has no limits. Raises LimitReached."""
-        scopes = self.tenants.get(tenant, self.whole)
-        if not scopes:
-            return None
-        await self._reserve(scopes, CallAmounts(1))
-        return Reservation(self, scopes, CallAmounts(1))
+        cost = () if call is None else self.estimator.estimate(*call, max_output)
+        amounts = CallAmounts(1, *cost)
+        refusal = (await self.counts.run(Reserve(scopes, amounts))).refusal
+        if refusal is not None:
+            limits = next(scope.limits for scope in scopes if scope.name == refusal.scope)
+            raise LimitReached(refusal, limits, self._clock())
+        return Reservation(self, scopes, amounts, call)
 
     def count_paid(self, tenant: str, usd: float, tokens: float) -> None:
         """Count a call in the background, which is never refused."""
@@ -296,7 +273,7 @@ class Limits:
         if scopes:
             self.counts.settle(Settle(scopes, CallAmounts(), CallAmounts(0, usd, tokens)))
 
-    async def report(self) -> list[LimitStatus]:
+    async def report(self) -> list[LimitUse]:
         """Return every limit, and what is used of it."""
         scopes = tuple(Scope(name, limits) for name, limits in self._limits.items())
         if not scopes:
@@ -304,7 +281,16 @@ class Limits:
         now = self._clock()
         result = await self.counts.run(Read(scopes))
         return [
-            LimitStatus(scope.name, name, allowed, usage.used(name), usage.reserved(name), window_end(name, now))
+            LimitUse(
+                scope="all" if scope.name == ALL else "tenant",
+                name="" if scope.name == ALL else scope.name,
+                limit=name,
+                allowed=allowed,
+                used=usage.used(name),
+                reserved=usage.reserved(name),
+                ratio=usage.used(name) / allowed,
+                resets_at=window_end(name, now),
+            )
             for scope, usage in zip(scopes, result.usages, strict=True)
             for name, allowed in zip(LIMITS, scope.limits, strict=True)
             if allowed is not None
@@ -316,22 +302,7 @@ class Limits:
         return self.counts.shared.reason
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
         await self.counts.close()
-
-    async def _reserve(self, scopes: tuple[Scope, ...], amounts: CallAmounts) -> None:
-        result = await self.counts.run(Reserve(scopes, amounts))
-        if result.refusal is not None:
-            limits = next(scope.limits for scope in scopes if scope.name == result.refusal.scope)
-            raise LimitReached(result.refusal, limits, self._clock())
-
-    async def _beat_periodically(self) -> None:
-        while True:
-            await asyncio.sleep(BEAT_SECONDS)
-            await self.counts.beat()
 
     def _settled(self, operation: Settle, result: Result) -> None:
         """Give the warnings of a payment."""
@@ -354,8 +325,7 @@ def scope_of(name: str, settings: LimitSettings | None) -> Scope | None:
 
 
 def warning_text(warning: LimitWarning) -> str:
-    whose = "all callers together" if warning.scope == ALL else f"the tenant {warning.scope}"
     return (
-        f"Limit {warning.limit} of {whose}: {warning.percent} % used, {amount(warning.used)} of "
+        f"Limit {warning.limit} of {whose(warning.scope)}: {warning.percent} % used, {amount(warning.used)} of "
         f"{amount(warning.allowed)} USD. It resets at {time_text(warning.resets_at)}."
     )

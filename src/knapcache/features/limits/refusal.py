@@ -38,14 +38,12 @@ class LimitReached(CallRefused):
         self.retry_seconds = retry_after(limit, allowed, usage, now)
         self.resets_at = free_at(limit, allowed, usage, now)
         used = min(usage.used(limit), allowed)
-        whose = "all callers together" if self.scope == ALL else f"the tenant {self.scope}"
         # What all callers together use is not for each of them to know.
         amounts = "" if self.scope == ALL else f": {amount(used)} of {amount(allowed)} {UNITS[limit]}"
         in_flight = usage.used(limit) < allowed and limit != "concurrent"
         reserved = ". Calls in flight may use what is left" if in_flight else ""
-        message = (
-            f"The limit {limit} of {whose} is reached{amounts}{reserved}. Try again at {time_text(self.resets_at)}."
-        )
+        message = f"The limit {limit} of {whose(self.scope)} is reached{amounts}{reserved}. "
+        message += f"Try again at {time_text(self.resets_at)}."
         super().__init__(STATUS, message)
         self.should_retry = limit not in SPEND_LIMITS or in_flight
         self.event_reason = f"limit {self.limit} of {self.scope}"
@@ -71,6 +69,10 @@ class LimitReached(CallRefused):
             "resets_at": time_text(self.resets_at),
         }
         return orjson.dumps({"type": "error", "error": error})
+
+
+def whose(scope: str) -> str:
+    return "all callers together" if scope == ALL else f"the tenant {scope}"
 
 
 def amount(value: float) -> str:

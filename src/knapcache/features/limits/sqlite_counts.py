@@ -1,11 +1,12 @@
-"""Counters of limits in a SQLite file, which the worker processes of a data directory share. It survives a restart.
+"""Counters of limits in a SQLite file, which the worker processes of a data directory share, or in memory.
 
     used (scope, kind, slot, amount)                       kind: day, month, requests or tokens
     in_flight (scope, process, calls, usd, tokens, beat)   beat: Unix time at which the process was last seen
 
-A file that SQLite cannot read is renamed to `….damaged`, and counting begins again at 0. Operations are applied in
-transactions that begin with BEGIN IMMEDIATE, so those of two processes are one after the other. A transaction is not
-synced to the disk: after a power failure the last ones may be missing, after a crash of the process none is.
+A file survives a restart. One that SQLite cannot read is renamed to `….damaged`, and counting begins again at 0.
+Operations are applied in transactions that begin with BEGIN IMMEDIATE, so those of two processes are one after the
+other. A transaction is not synced to the disk: after a power failure the last ones may be missing, after a crash of the
+process none is.
 """
 
 from __future__ import annotations
@@ -25,34 +26,30 @@ from knapcache.features.limits.core import (
     STALE_SECONDS,
     CallAmounts,
     Operation,
+    Read,
+    Refusal,
+    Reserve,
     Result,
     ScopeUsage,
     Slots,
+    refused_limit,
     slots_at,
 )
-from knapcache.features.limits.local_counts import LocalCounts
 from knapcache.store.sqlite.database import DAMAGE
-from knapcache.store.sqlite.side_files import (
-    connect,
-    file_id,
-    only_process,
-    schema_after,
-    schema_of,
-    set_aside,
-    use_log,
-    writing,
-)
+from knapcache.store.sqlite.side_files import FileKind, connect, file_id, only_process, set_aside, use_log, writing
 
 log = logging.getLogger("knapcache.serve")
 
-APPLICATION_ID = 0x4B6E6C69  # "Knli"
-FORMAT = 1
 MAX_VALUE = 1 << 16
-SCHEMA = (
-    "CREATE TABLE used (scope TEXT, kind TEXT, slot INTEGER, amount REAL NOT NULL, PRIMARY KEY (scope, kind, slot)) "
-    "WITHOUT ROWID",
-    "CREATE TABLE in_flight (scope TEXT, process TEXT, calls INTEGER NOT NULL, usd REAL NOT NULL, "
-    "tokens REAL NOT NULL, beat REAL NOT NULL, PRIMARY KEY (scope, process)) WITHOUT ROWID",
+KIND = FileKind(
+    0x4B6E6C69,  # "Knli"
+    1,
+    (
+        "CREATE TABLE used (scope TEXT, kind TEXT, slot INTEGER, amount REAL NOT NULL, "
+        "PRIMARY KEY (scope, kind, slot)) WITHOUT ROWID",
+        "CREATE TABLE in_flight (scope TEXT, process TEXT, calls INTEGER NOT NULL, usd REAL NOT NULL, "
+        "tokens REAL NOT NULL, beat REAL NOT NULL, PRIMARY KEY (scope, process)) WITHOUT ROWID",
+    ),
 )
 READ_IN_FLIGHT = "SELECT total(calls), total(usd), total(tokens) FROM in_flight WHERE scope = ?"
 ADD_USED = (
@@ -73,24 +70,57 @@ STALE = "FROM in_flight WHERE abs(beat - ?) > ?"
 since then, so the process may be dead."""
 
 
-class SqliteCounts(LocalCounts):
-    """Counters in the file `path`. One thread at a time uses it. process: a name of this process that no other has."""
+class SqliteCounts:
+    """Counters of limits. One thread at a time uses them.
 
-    def __init__(self, path: Path, process: str) -> None:
+    path      of the file; None: they are in memory
+    process   a name of this process that no other has
+    """
+
+    def __init__(self, path: Path | None = None, process: str = "") -> None:
         self.path, self._process = path, process
         self._connection: apsw.Connection | None = None
         self._inode: tuple[int, int] | None = None
         """Of the file that is open. Another process may have replaced it."""
 
     def apply(self, operations: Sequence[Operation], now: float) -> list[Result]:
-        """Apply operations in one transaction."""
+        """Apply operations in one transaction, and return what each found."""
+        slots = slots_at(now)
         with self._transaction():
-            return super().apply(operations, now)
+            return [self._apply(operation, slots, now) for operation in operations]
+
+    def _apply(self, operation: Operation, slots: Slots, now: float) -> Result:
+        usages = tuple([self._usage(scope.name, slots) for scope in operation.scopes])
+        if isinstance(operation, Read):
+            return Result(usages)
+        if isinstance(operation, Reserve):
+            for scope, usage in zip(operation.scopes, usages, strict=True):
+                limit = refused_limit(scope.limits, usage)
+                if limit is not None:
+                    return Result(usages, Refusal(scope.name, limit, usage))
+            for scope in operation.scopes:
+                self._add_used(scope.name, "requests", slots.slot, operation.amounts.calls)
+                self._add_in_flight(scope.name, operation.amounts, 1, now)
+            return Result(usages)
+        for scope in operation.scopes:
+            self._add_paid(scope.name, slots, operation.paid.usd, operation.paid.tokens)
+            self._add_in_flight(scope.name, operation.reserved, -1, now)
+        return Result(usages)
+
+    def seed(self, scope: str, usage: ScopeUsage, now: float) -> None:
+        """Begin with these counters of a scope; calls in flight are given by `beat`."""
+        slots = slots_at(now)
+        with self._transaction():
+            self._add_used(scope, "day", slots.day, usage.usd_day)
+            self._add_used(scope, "month", slots.month, usage.usd_month)
+            for kind, amounts in (("requests", usage.requests), ("tokens", usage.tokens)):
+                for k, amount in enumerate(amounts, slots.slot - MINUTE_SLOTS + 1):
+                    self._add_used(scope, kind, k, amount)
 
     def beat(self, in_flight: Mapping[str, CallAmounts], now: float) -> None:
         """Set the calls in flight of this process, count those of dead processes as paid, and forget what is old."""
         slots = slots_at(now)
-        if self._connection is not None and self._inode != file_id(self.path):
+        if self.path is not None and self._inode != file_id(self.path):
             self.close()
         with self._transaction() as connection:
             connection.execute("DELETE FROM in_flight WHERE process = ?", (self._process,))
@@ -99,7 +129,7 @@ class SqliteCounts(LocalCounts):
                     self._add_in_flight(scope, amounts, 1, now)
             dead = connection.execute(f"SELECT scope, usd, tokens {STALE}", (now, STALE_SECONDS)).fetchall()
             for name, usd, tokens in dead:
-                self._add(str(name), slots, usd=float(str(usd)), tokens=float(str(tokens)))
+                self._add_paid(str(name), slots, float(str(usd)), float(str(tokens)))
             if dead:
                 connection.execute(f"DELETE {STALE}", (now, STALE_SECONDS))
             connection.execute(PRUNE, (slots.slot - MINUTE_SLOTS + 1,))
@@ -137,11 +167,18 @@ class SqliteCounts(LocalCounts):
         in_flight = CallAmounts(int(float(str(calls))), float(str(usd)), float(str(reserved)))
         return ScopeUsage(day, month, in_flight, tuple(requests), tuple(tokens))
 
+    def _add_paid(self, scope: str, slots: Slots, usd: float, tokens: float) -> None:
+        self._add_used(scope, "day", slots.day, usd)
+        self._add_used(scope, "month", slots.month, usd)
+        self._add_used(scope, "tokens", slots.slot, tokens)
+
     def _add_used(self, scope: str, kind: str, slot: int, amount: float) -> None:
         assert self._connection is not None
-        self._connection.execute(ADD_USED, (scope, kind, slot, float(amount)))
+        if amount:
+            self._connection.execute(ADD_USED, (scope, kind, slot, float(amount)))
 
     def _add_in_flight(self, scope: str, amounts: CallAmounts, sign: int, now: float) -> None:
+        """Add calls in flight of this process, or with sign −1 remove them."""
         assert self._connection is not None
         parts = (sign * amounts.calls, sign * float(amounts.usd), sign * float(amounts.tokens))
         self._connection.execute(ADD_IN_FLIGHT, (scope, self._process, *parts, now))
@@ -157,35 +194,26 @@ class SqliteCounts(LocalCounts):
             self.close()
             if isinstance(error, (*DAMAGE, apsw.TooBigError, AssertionError, TypeError, ValueError)):
                 self._set_aside(str(error))
-            raise StoreError(f"the counters of limits in {self.path} failed: {error}") from error
+            raise StoreError(f"the counters of limits in {self.path or 'memory'} failed: {error}") from error
 
     def _open(self) -> apsw.Connection:
-        with only_process(self.path):
-            connection = connect(self.path, MAX_VALUE)
-            self._inode = file_id(self.path)
-            try:
-                self._prepare(connection)
-            except BaseException:
-                connection.close(True)
-                raise
+        if self.path is None:
+            connection = apsw.Connection(":memory:")
+            KIND.create(connection)
             return connection
+        with only_process(self.path):
+            return connect(self.path, MAX_VALUE, self._prepare)
 
     def _prepare(self, connection: apsw.Connection) -> None:
-        version, identity = connection.pragma("user_version"), connection.pragma("application_id")
-        if identity == APPLICATION_ID and version > FORMAT:
-            raise StoreError(f"{self.path} was written by a newer version of knapcache; it was not changed")
-        existing = schema_of(connection)
-        if existing and (identity != APPLICATION_ID or existing != schema_after(SCHEMA)):
-            raise apsw.CorruptError("its tables are not those of limits")
+        assert self.path is not None
+        self._inode = file_id(self.path)
+        existing = KIND.check(connection, self.path)
         use_log(connection)
         if not existing:
-            for statement in SCHEMA:
-                connection.execute(statement)
-            connection.pragma("application_id", APPLICATION_ID)
-            connection.pragma("user_version", FORMAT)
+            KIND.create(connection)
 
     def _set_aside(self, reason: str) -> None:
-        if self._inode != file_id(self.path):  # another process has done it
+        if self.path is None or self._inode != file_id(self.path):  # another process has done it
             return
         log.error(
             "The counters of limits were damaged (%s). The file is now %s, and counting begins at 0.",

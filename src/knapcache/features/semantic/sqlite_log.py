@@ -32,11 +32,11 @@ from knapcache.features.semantic.log import MAX_DROPS, MAX_LABELS, LabelRecord, 
 from knapcache.store.sqlite.database import DAMAGE
 from knapcache.store.sqlite.rows import Sealer
 from knapcache.store.sqlite.side_files import (
+    FileKind,
     connect,
     file_id,
     only_process,
     schema_after,
-    schema_of,
     set_aside,
     use_log,
     writing,
@@ -44,9 +44,6 @@ from knapcache.store.sqlite.side_files import (
 
 log = logging.getLogger("knapcache.features.semantic")
 
-FORMAT = 2
-"""Format 1 had no scopes. It is converted: its questions are of no scope, and the first to be removed."""
-APPLICATION_ID = 0x4B6E7365  # "Knse"
 MAX_RECORD = 1 << 20
 """Bytes of a record. A longer one is not ours."""
 FIRST_SCHEMA = (
@@ -56,6 +53,7 @@ FIRST_SCHEMA = (
     "CREATE TABLE drops (id INTEGER PRIMARY KEY AUTOINCREMENT, record BLOB NOT NULL)",
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID",
 )
+"""Of format 1, which had no scopes. It is converted: its questions are of no scope, and the first to be removed."""
 SCOPED = ("questions", "labels")
 """Tables in which each scope has a share."""
 SCOPE_COLUMN = "scope BLOB NOT NULL DEFAULT x''"
@@ -72,6 +70,7 @@ SCHEMA = (
     ),
     *ADDED,
 )
+KIND = FileKind(0x4B6E7365, 2, SCHEMA)  # "Knse"
 TABLES = (*SCOPED, "drops")
 DAMAGE_AT_OPENING = (*DAMAGE, apsw.SQLError, apsw.ReadOnlyError, apsw.TooBigError, UnicodeDecodeError)
 T = TypeVar("T")
@@ -197,48 +196,31 @@ class SqliteLog(SemanticLog):
                 connection.close(True)
 
     def _open(self, path: Path, damage: str) -> apsw.Connection:
-        connection = None
-        try:
-            connection = connect(path, MAX_RECORD)
+        def prepare(connection: apsw.Connection) -> None:
             if damage and connection.pragma("quick_check") != "ok":
                 raise apsw.CorruptError(damage)
             self._prepare(connection)
-            return connection
+
+        try:
+            return connect(path, MAX_RECORD, prepare)
         except DAMAGE_AT_OPENING as error:
-            if connection is not None:
-                connection.close(True)
             log.warning(
                 "the semantic log %s is damaged (%s); it is now %s, and the semantic tier begins again in shadow",
                 path, damage or str(error), set_aside(path),
             )  # fmt: skip
-        except BaseException:
-            if connection is not None:
-                connection.close(True)
-            raise
-        connection = connect(path, MAX_RECORD)
-        self._prepare(connection)
-        return connection
+        return connect(path, MAX_RECORD, self._prepare)
 
     def _prepare(self, connection: apsw.Connection) -> None:
         """Create the tables in an empty file, and empty a log that these keys cannot read."""
-        version, identity = connection.pragma("user_version"), connection.pragma("application_id")
-        if identity == APPLICATION_ID and version > FORMAT:
-            raise StoreError(f"{self.path} was written by a newer version of knapcache; it was not changed")
-        existing = schema_of(connection)
-        known = schema_after(SCHEMA), schema_after(FIRST_SCHEMA)
-        if existing and (identity != APPLICATION_ID or existing not in known):
-            raise apsw.CorruptError("its tables are not those of a log")
+        existing = KIND.check(connection, self.path, FIRST_SCHEMA)
         if self.path is not None:
             use_log(connection)
             connection.pragma("secure_delete", True)  # what was dropped is overwritten
         with writing(connection):
             if not existing:
-                for statement in SCHEMA:
-                    connection.execute(statement)
-                connection.pragma("application_id", APPLICATION_ID)
-            elif existing == known[1]:
+                KIND.create(connection)
+            elif existing == schema_after(FIRST_SCHEMA):
                 self._add_scopes(connection)
-            connection.pragma("user_version", FORMAT)
             key = _meta(connection, "key")
             if _meta(connection, "mark") != self._mark or key not in (self._keys or (b"",)):
                 if existing:
@@ -260,6 +242,7 @@ class SqliteLog(SemanticLog):
         for statement in ADDED:
             connection.execute(statement)
         connection.execute("DELETE FROM meta WHERE name = 'questions'")
+        connection.pragma("user_version", KIND.format)
         for number, content in connection.execute("SELECT id, record FROM labels").fetchall():
             if (label := self._codec.read_label(content)) is not None:
                 values = self._codec.scope_tag(label.scope), number

@@ -18,8 +18,9 @@ import fcntl
 import functools
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import apsw
 
@@ -31,10 +32,44 @@ BUSY_SECONDS = 5.0
 _FLAGS = os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def connect(path: Path, max_value: int) -> apsw.Connection:
-    """Open a file, which is created if it is missing. The caller holds `only_process`.
+Schema = tuple[tuple[str, ...], ...]
+"""All tables, indexes, triggers and views of a file."""
 
-    max_value: bytes of a value. Raises StoreError, OSError or apsw.Error.
+
+class FileKind(NamedTuple):
+    """The tables of a kind of file, and the numbers in its header by which it is recognised."""
+
+    application_id: int
+    format: int
+    statements: tuple[str, ...]
+    """They create the tables."""
+
+    def check(self, connection: apsw.Connection, path: Path | None, *older: tuple[str, ...]) -> Schema:
+        """Return the schema of a file; empty: it is new. older: statements of formats that the caller converts.
+
+        Raises StoreError for a file of a newer version, and apsw.CorruptError for other tables.
+        """
+        identity = connection.pragma("application_id")
+        if identity == self.application_id and connection.pragma("user_version") > self.format:
+            raise StoreError(f"{path} was written by a newer version of knapcache; it was not changed")
+        existing = schema_of(connection)
+        known = map(schema_after, (self.statements, *older))
+        if existing and (identity != self.application_id or existing not in known):
+            raise apsw.CorruptError("its tables are not those that knapcache writes")
+        return existing
+
+    def create(self, connection: apsw.Connection) -> None:
+        """Create the tables in an empty file."""
+        for statement in self.statements:
+            connection.execute(statement)
+        connection.pragma("application_id", self.application_id)
+        connection.pragma("user_version", self.format)
+
+
+def connect(path: Path, max_value: int, prepare: Callable[[apsw.Connection], None]) -> apsw.Connection:
+    """Open a file, which is created if it is missing, and prepare it. The caller holds `only_process`.
+
+    max_value: bytes of a value. Raises StoreError, OSError or apsw.Error, and what `prepare` raises.
     """
     os.close(_open_regular(path))
     for suffix in ("-wal", "-shm"):
@@ -47,6 +82,7 @@ def connect(path: Path, max_value: int) -> apsw.Connection:
     try:
         restrict(connection, max_value)
         connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
+        prepare(connection)
     except BaseException:
         connection.close(True)
         raise
@@ -61,14 +97,13 @@ def use_log(connection: apsw.Connection) -> None:
     connection.pragma("journal_size_limit", 8 << 20)
 
 
-def schema_of(connection: apsw.Connection) -> tuple[tuple[str, ...], ...]:
-    """Return all tables, indexes, triggers and views of a file."""
+def schema_of(connection: apsw.Connection) -> Schema:
     rows = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema LIMIT 100")
     return tuple(sorted(tuple(map(str, row)) for row in rows))
 
 
 @functools.cache
-def schema_after(statements: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+def schema_after(statements: tuple[str, ...]) -> Schema:
     """Return the schema that statements create."""
     with contextlib.closing(apsw.Connection(":memory:")) as connection:
         for statement in statements:

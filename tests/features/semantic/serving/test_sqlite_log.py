@@ -18,7 +18,7 @@ import pytest
 
 from knapcache.errors import StoreError
 from knapcache.features.semantic.log import START, same_log
-from knapcache.features.semantic.sqlite_log import FIRST_SCHEMA, FORMAT, SqliteLog
+from knapcache.features.semantic.sqlite_log import FIRST_SCHEMA, KIND, SqliteLog
 from knapcache.store.encryption import Encryption
 from knapcache.store.sqlite.rows import Sealer
 from tests.features.semantic.serving.test_log import key, label, question, questions
@@ -139,7 +139,7 @@ def test_a_log_of_a_newer_version_is_not_changed(path: Path, log: SqliteLog, ope
     log.append([question(1)])
     log.close()
     connection = apsw.Connection(str(path))
-    connection.pragma("user_version", FORMAT + 1)
+    connection.pragma("user_version", KIND.format + 1)
     connection.close()
     with pytest.raises(StoreError, match="newer version"):
         open_log().read_questions()
