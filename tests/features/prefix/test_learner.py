@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from knapcache.features.prefix.conversations import Conversations
 from knapcache.features.prefix.learner import MIN_FAILURES, PrefixLearner
-from knapcache.features.prefix.provider_cache import Mark, PrefixBill, PrefixCache
+from knapcache.features.prefix.provider_cache import Mark, PrefixCache
 from knapcache.features.prefix.request import Position, PrefixRequest
 from knapcache.features.prefix.rules import Rule, fixed_rules, last, system2
 from knapcache.features.prefix.tariff import ANTHROPIC, OPENAI_BREAKPOINTS, TARIFFS, Tariff
 from knapcache.features.prefix.tournament import Tournament
+from knapcache.price.input_tokens import InputTokens
 from tests.support.examples import examples
 
 SYSTEM = Position("system", 3000)
@@ -38,7 +39,7 @@ def conversations(
 
 def replay(
     requests: list[PrefixRequest], *, tariff: Tariff = ANTHROPIC, upgrades: bool = True
-) -> Iterator[tuple[PrefixLearner, PrefixBill]]:
+) -> Iterator[tuple[PrefixLearner, InputTokens]]:
     """Yield the learner and the bill of every request, at a provider that honours upgrades or not."""
     learner, provider = PrefixLearner(tariff), PrefixCache(tariff, upgrades=upgrades)
     for request in requests:
@@ -49,14 +50,14 @@ def replay(
 
 
 def ratio(requests: list[PrefixRequest]) -> float:
-    return sum(bill.cost(ANTHROPIC) for _, bill in replay(requests)) / sum(request.tokens for request in requests)
+    return sum(ANTHROPIC.cost(bill) for _, bill in replay(requests)) / sum(request.tokens for request in requests)
 
 
 def fixed_ratio(requests: list[PrefixRequest], name: str) -> float:
     conversations, provider = Conversations(), PrefixCache(ANTHROPIC, upgrades=False)
     rule = fixed_rules(ANTHROPIC)[name]
     bills = [provider.send(each, rule(ANTHROPIC, each, conversations.observe(each), provider))[0] for each in requests]
-    return sum(bill.cost(ANTHROPIC) for bill in bills) / sum(request.tokens for request in requests)
+    return sum(ANTHROPIC.cost(bill) for bill in bills) / sum(request.tokens for request in requests)
 
 
 @pytest.mark.parametrize("tariff", TARIFFS.values(), ids=list(TARIFFS))
@@ -77,7 +78,7 @@ def test_marks_are_such_that_the_provider_accepts_them(tariff: Tariff, data: st.
         assert all(request.positions[mark.at].tokens >= request.minimum for mark in marks)
         assert {mark.ttl for mark in marks} <= {tariff.short, tariff.long}
         bill, _ = provider.send(placement.request, marks)
-        assert bill.tokens == request.tokens
+        assert bill.total == request.tokens
         assert min(bill) >= 0
         learner.report(placement, bill)
 
@@ -114,7 +115,7 @@ def test_a_provider_that_does_not_honour_upgrades_is_found_out() -> None:
     assert not refused._cache.upgrades
     assert refused.upgrades_missed >= MIN_FAILURES
     assert refused.leader == "system2-1h"
-    paid = sum(bill.cost(ANTHROPIC) for _, bill in found) / sum(request.tokens for request in requests)
+    paid = sum(ANTHROPIC.cost(bill) for _, bill in found) / sum(request.tokens for request in requests)
     assert paid < 0.8 * fixed_ratio(requests, "system2-5m")
     assert paid < 1.2 * fixed_ratio(requests, "system2-1h")
 
@@ -131,7 +132,7 @@ def test_rules_change_with_the_traffic() -> None:
         for request in slow
     ]
     bills = [bill for _, bill in replay([*requests, *changed])]
-    assert sum(bill.read for bill in bills[-300:]) > 0.7 * sum(bill.tokens for bill in bills[-300:])
+    assert sum(bill.read for bill in bills[-300:]) > 0.7 * sum(bill.total for bill in bills[-300:])
 
 
 def test_prefixes_that_the_provider_has_dropped_are_no_longer_expected() -> None:
@@ -143,7 +144,7 @@ def test_prefixes_that_the_provider_has_dropped_are_no_longer_expected() -> None
     learner.report(placement, PrefixCache(ANTHROPIC, upgrades=True).send(placement.request, placement.marks)[0])
     placement = learner.place(again._replace(time=again.time + 1.0))
     assert placement.bill.read == again.end.tokens, "the request has written its prefix anew"
-    learner.report(placement, PrefixBill(0, 0, 0, again.tokens))
+    learner.report(placement, InputTokens(again.tokens, 0, 0, 0))
     assert learner.place(again._replace(time=again.time + 2.0)).bill.read == 0, "nothing was read or written"
 
 
@@ -152,7 +153,7 @@ def test_prefixes_that_another_process_has_written_are_expected() -> None:
     positions = (SYSTEM, Position("other", 9000), Position("end", 10_000))
     request = PrefixRequest(1e5, positions, 10_000, 0, "tool", 1024)
     placement = learner.place(request)
-    learner.report(placement, PrefixBill(9000, 1000, 0, 0))
+    learner.report(placement, InputTokens(0, 9000, 1000, 0))
     longer = request._replace(time=1e5 + 5, positions=(*positions[:2], Position("branch", 9500)), tokens=9500)
     assert learner.place(longer).bill.read == 9000
 
@@ -160,7 +161,7 @@ def test_prefixes_that_another_process_has_written_are_expected() -> None:
 def test_openai_reads_at_marks_only() -> None:
     requests = conversations(20, 10, lambda _: 60.0)
     bills = [bill for _, bill in replay(requests, tariff=OPENAI_BREAKPOINTS, upgrades=False)]
-    assert sum(bill.read for bill in bills[-50:]) > 0.7 * sum(bill.tokens for bill in bills[-50:])
+    assert sum(bill.read for bill in bills[-50:]) > 0.7 * sum(bill.total for bill in bills[-50:])
     assert all(bill.long_written == 0 for bill in bills)
 
 

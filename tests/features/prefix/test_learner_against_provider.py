@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from knapcache.features.prefix.learner import PrefixLearner
-from knapcache.features.prefix.provider_cache import PrefixBill
 from knapcache.features.prefix.request import Position, PrefixRequest
 from knapcache.features.prefix.tariff import ANTHROPIC, OPENAI_BREAKPOINTS, TARIFFS, Tariff, ttl_name
+from knapcache.price.input_tokens import InputTokens
 from knapcache.testing.prefix_provider import PrefixBilling, VirtualClock, tokens_by_length
 from knapcache.testing.upstream import UpstreamCall
 from tests.support.prefix_traces import (
@@ -75,9 +75,9 @@ def replay(name: str, limit: int | None, *, upgrades: bool, tariff: Tariff = ANT
         charged = billing.charge(endpoint, UpstreamCall("POST", f"/v1{endpoint}", {}, body))
         assert charged.refusal is None, charged.refusal
         charged.begin()
-        bill = PrefixBill(**billing.ledger[-1].charge._asdict())
+        bill = InputTokens(**billing.ledger[-1].charge._asdict())
         wrong += abs(bill.read - placement.bill.read) > ROUNDING
-        predicted += placement.bill.cost(tariff)
+        predicted += tariff.cost(placement.bill)
         learner.report(placement, bill)
     billing.check()
     tokens = sum(request.charge.tokens for request in billing.ledger)

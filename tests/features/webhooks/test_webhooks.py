@@ -9,6 +9,7 @@ import json
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -75,24 +76,22 @@ def receiver() -> Iterator[Receiver]:
     found.server.server_close()
 
 
-def deliver(settings: WebhookSettings, count: int = 1) -> tuple[list[float], Any]:
-    """Send events, wait for their delivery, and return the pauses and the last delivery."""
+def deliver(settings: WebhookSettings) -> tuple[list[float], Any]:
+    """Send an event, wait for its delivery, and return the pauses and the last delivery."""
     pauses: list[float] = []
 
     async def pause(seconds: float) -> None:
         pauses.append(seconds)
 
     async def run() -> Any:
-        client = WebhookClient()
-        hooks = Webhooks([settings], client.post, pause)
-        hooks.start()
-        for number in range(count):
-            hooks.send("upstream_down", number=number)
-        await hooks.all[0]._queue.join()
-        last = hooks.all[0].last
-        await hooks.close()
-        client.close()
-        return last
+        with closing(WebhookClient()) as client:
+            hooks = Webhooks([settings], client.post, pause)
+            (hook,) = hooks.all
+            running = asyncio.create_task(hook.run())
+            hooks.send("upstream_down")
+            await hook._queue.join()
+            running.cancel()
+            return hook.last
 
     return pauses, asyncio.run(run())
 

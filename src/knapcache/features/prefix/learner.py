@@ -15,10 +15,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from knapcache.features.prefix.conversations import Continuation, Conversations
-from knapcache.features.prefix.provider_cache import CachedPrefix, Mark, PrefixBill, PrefixCache
+from knapcache.features.prefix.provider_cache import CachedPrefix, Mark, PrefixCache
 from knapcache.features.prefix.request import PrefixRequest
 from knapcache.features.prefix.tariff import Tariff
 from knapcache.features.prefix.tournament import Tournament
+from knapcache.price.input_tokens import InputTokens
 
 MIN_FAILURES = 3
 TOLERANCE = 0.9
@@ -32,7 +33,7 @@ class Placement(NamedTuple):
     rule: str
     """The rule that led."""
     marks: Sequence[Mark]
-    bill: PrefixBill
+    bill: InputTokens
     """The expected bill."""
     hit: CachedPrefix | None
     """The prefix that is expected to be read."""
@@ -44,7 +45,7 @@ class Placement(NamedTuple):
 class RequestReport(NamedTuple):
     """The expected bill of one request, and its cost by each rule."""
 
-    expected: PrefixBill
+    expected: InputTokens
     """With its marks, by the model of the provider's cache."""
     paid: dict[str, float]
     """By rule, in plain tokens."""
@@ -83,7 +84,7 @@ class PrefixLearner:
         certain = hit is not None and hit.certain(request.time)
         return Placement(request, rule, marks, self._cache.billed(request, marks, hit), hit, certain, continues)
 
-    def report(self, placement: Placement, bill: PrefixBill | None) -> RequestReport:
+    def report(self, placement: Placement, bill: InputTokens | None) -> RequestReport:
         """Count a request and its answer.
 
         bill   as the provider has reported it; None: unknown, or the request was not sent with these marks
@@ -100,7 +101,7 @@ class PrefixLearner:
         self._conversations.count(request, placement.continues)
         return RequestReport(expected, self._tournament.observe(request, placement.continues))
 
-    def _check(self, placement: Placement, bill: PrefixBill) -> None:
+    def _check(self, placement: Placement, bill: InputTokens) -> None:
         """Compare the tokens that were read with those that were expected, and correct what is taken to be cached."""
         positions, expected = placement.request.positions, 0 if placement.hit is None else placement.hit.tokens
         enough = bill.read >= TOLERANCE * expected

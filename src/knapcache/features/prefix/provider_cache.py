@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from knapcache.features.prefix.request import Position, PrefixRequest
 from knapcache.features.prefix.tariff import Tariff
+from knapcache.price.input_tokens import InputTokens
 
 SWEEP = 4096
 """Entries from which on expired ones are removed, each time that their number has doubled."""
@@ -52,24 +53,6 @@ class Mark(NamedTuple):
     at: int
     """Index of the position."""
     ttl: float
-
-
-class PrefixBill(NamedTuple):
-    """The input tokens of one request, as they are billed."""
-
-    read: int
-    short_written: int
-    long_written: int
-    plain: int
-
-    @property
-    def tokens(self) -> int:
-        return self.read + self.short_written + self.long_written + self.plain
-
-    def cost(self, tariff: Tariff) -> float:
-        """Return the price, in plain tokens."""
-        written = self.short_written * tariff.short_write + self.long_written * tariff.long_write
-        return self.read * tariff.read + written + self.plain
 
 
 class PrefixCache:
@@ -114,10 +97,10 @@ class PrefixCache:
             at -= 1
         return -1, None
 
-    def billed(self, request: PrefixRequest, marks: Sequence[Mark], hit: CachedPrefix | None) -> PrefixBill:
+    def billed(self, request: PrefixRequest, marks: Sequence[Mark], hit: CachedPrefix | None) -> InputTokens:
         """Return the bill of a request that reads a prefix. Marks are in the order of their positions."""
         if not marks:
-            return PrefixBill(0, 0, 0, request.tokens)
+            return InputTokens(request.tokens, 0, 0, 0)
         positions, short = request.positions, self._tariff.short
         last = positions[marks[-1].at].tokens
         last_long = 0
@@ -126,12 +109,12 @@ class PrefixCache:
                 last_long = positions[mark.at].tokens
         read = 0 if hit is None else min(hit.tokens, last)
         billed = max(read, last_long)
-        return PrefixBill(read, max(0, last - billed), billed - read, request.tokens - max(billed, last))
+        return InputTokens(request.tokens - max(billed, last), read, max(0, last - billed), billed - read)
 
-    def send(self, request: PrefixRequest, marks: Sequence[Mark]) -> tuple[PrefixBill, list[CachedPrefix]]:
+    def send(self, request: PrefixRequest, marks: Sequence[Mark]) -> tuple[InputTokens, list[CachedPrefix]]:
         """Return the bill of a request and the prefixes that it read or wrote, the longest first."""
         if not marks:
-            return PrefixBill(0, 0, 0, request.tokens), []
+            return InputTokens(request.tokens, 0, 0, 0), []
         now, entries, positions = request.time, self._entries, request.positions
         at, hit = self.read(request, marks)
         bill = self.billed(request, marks, hit)

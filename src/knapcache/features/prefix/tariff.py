@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from knapcache.price.input_tokens import InputTokens
+
 MINUTE, HOUR = 60.0, 3600.0
 
 
@@ -45,6 +47,11 @@ class Tariff(NamedTuple):
     def write_price(self, ttl: float) -> float:
         """Return the price of a token that is written for `ttl` seconds; 0: of one that is not written."""
         return 1.0 if not ttl else self.short_write if ttl < self.long else self.long_write
+
+    def cost(self, bill: InputTokens) -> float:
+        """Return the price of the input tokens of a request, in plain tokens."""
+        written = bill.short_written * self.short_write + bill.long_written * self.long_write
+        return bill.read * self.read + written + bill.plain
 
     def minimum_of(self, model: str) -> int:
         """Return the tokens below which a model's prefixes are not cached."""

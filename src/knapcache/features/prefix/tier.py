@@ -27,7 +27,7 @@ from knapcache.features.prefix.blocks import SYSTEM_ROLES, BodyBlocks, read_bloc
 from knapcache.features.prefix.event import PrefixEvent
 from knapcache.features.prefix.learner import Placement, PrefixLearner
 from knapcache.features.prefix.marks import with_cache_key, with_marks, with_ttl
-from knapcache.features.prefix.provider_cache import Mark, PrefixBill
+from knapcache.features.prefix.provider_cache import Mark
 from knapcache.features.prefix.request import PrefixLengths
 from knapcache.features.prefix.settings import PrefixMode
 from knapcache.features.prefix.tariff import ANTHROPIC, OPENAI_BREAKPOINTS, Tariff
@@ -158,13 +158,10 @@ class PrefixTier:
         if learner is None or placement is None:
             return reported_event(self.mode, counted, **fields)
         request = self._lengths.correct(placement.request, call.blocks.sizes[-1], tokens, call.model)
-        bill = None
+        report = learner.report(placement._replace(request=request), counted if call.as_placed else None)
+        bills = {**report.paid, "learned": learner.tariff.cost(report.expected)}
         if counted is not None:
-            bill = PrefixBill(counted.read, counted.short_written, counted.long_written, counted.plain)
-        report = learner.report(placement._replace(request=request), bill if call.as_placed else None)
-        bills = {**report.paid, "learned": report.expected.cost(learner.tariff)}
-        if bill is not None:
-            bills["paid"] = bill.cost(learner.tariff)
+            bills["paid"] = learner.tariff.cost(counted)
         return reported_event(
             self.mode,
             counted,

@@ -49,7 +49,7 @@ class RuleAccount:
         """Place the rule's marks on a request, and return what it pays."""
         tariff = self._tariff
         bill, touched = self.cache.send(request, self.rule(tariff, request, continues, self.cache))
-        paid = bill.cost(tariff)
+        paid = tariff.cost(bill)
         self._number = number = self._number + 1
         self.balance *= DISCOUNT
         since = self._realise(continues.parent)

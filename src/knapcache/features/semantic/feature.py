@@ -63,7 +63,7 @@ class SemanticFeature(Feature):
         """The state of each scope, as `before_metrics` has found it."""
 
     def start(self) -> None:
-        self.calls.tier.start()
+        self.run(self.calls.tier.run())
 
     def become_owner(self, pipeline: EventPipeline) -> None:
         pipeline.add_consumer(self)
@@ -146,7 +146,7 @@ class SemanticFeature(Feature):
 
 
 def open_semantic(context: ProxyContext) -> SemanticCalls:
-    """Return the semantic tier. `SemanticTier.start` loads its model.
+    """Return the semantic tier. `SemanticTier.run` loads its model.
 
     Raises MissingExtra if the local model is to be used and is not installed.
     """

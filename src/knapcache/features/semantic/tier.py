@@ -8,7 +8,6 @@ because of it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections import Counter
@@ -53,7 +52,6 @@ class SemanticTier:
         self._pool = DeadlinePool("knapcache-semantic", threads=1)
         self._waiting: Counter[str] = Counter()
         """Questions that wait for the thread, by scope."""
-        self._task: asyncio.Task[None] | None = None
         self._failure = STARTING
         self._started_at = time.monotonic()
         self.sweeps = False
@@ -75,12 +73,9 @@ class SemanticTier:
         """Whether the model and the labels are being loaded. Not after a failure, and for READY_SECONDS at most."""
         return self._failure == STARTING and time.monotonic() - self._started_at < READY_SECONDS
 
-    def start(self) -> None:
-        """Load the model, and follow the log until `close`."""
+    async def run(self) -> None:
+        """Load the model, and follow the log until cancelled."""
         self._started_at = time.monotonic()
-        self._task = asyncio.create_task(self._run())
-
-    async def _run(self) -> None:
         try:
             matcher = self._matcher = await self._open()
         except (InvalidInput, MissingExtra, StoreError, OSError) as error:
@@ -104,11 +99,7 @@ class SemanticTier:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def close(self) -> None:
-        """Write the index, and release the log."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        """Write the index, and release the log. `run` has been cancelled."""
         if self._matcher is not None:
             if self.sweeps:
                 await self._pool.call(self._matcher.save)

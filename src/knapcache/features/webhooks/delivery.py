@@ -95,7 +95,7 @@ class Webhook:
             )
 
     async def run(self) -> None:
-        """Deliver events until the task is cancelled."""
+        """Deliver events until the task is cancelled. Those that are not delivered then are lost."""
         while True:
             message = await self._queue.get()
             await self.deliver(message)
@@ -141,10 +141,6 @@ class Webhooks:
         pause: Callable[[float], Awaitable[Any]] = asyncio.sleep,
     ) -> None:
         self.all = [Webhook(each, post, pause) for each in settings]
-        self._tasks: list[asyncio.Task[None]] = []
-
-    def start(self) -> None:
-        self._tasks = [asyncio.create_task(webhook.run()) for webhook in self.all]
 
     def send(self, event: str, **fields: Any) -> None:
         """Queue an event for the webhooks that want it."""
@@ -152,12 +148,6 @@ class Webhooks:
         for webhook in self.all:
             if webhook.settings.wants(event):
                 webhook.put(message)
-
-    async def close(self) -> None:
-        """Stop. Events that are not delivered yet are lost."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 def message_of(event: str, **fields: Any) -> dict[str, Any]:

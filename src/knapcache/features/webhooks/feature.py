@@ -38,7 +38,8 @@ class WebhooksFeature(Feature):
         self.webhooks = Webhooks(context.settings.webhook, self._client.post)
 
     def start(self) -> None:
-        self.webhooks.start()
+        for webhook in self.webhooks.all:
+            self.run(webhook.run())
 
     def become_owner(self, pipeline: EventPipeline) -> None:
         watcher = StateWatcher(self.webhooks, pipeline.upstream_health.report)
@@ -65,5 +66,4 @@ class WebhooksFeature(Feature):
         self.webhooks.send(event, **fields)
 
     async def close(self) -> None:
-        await self.webhooks.close()
         self._client.close()

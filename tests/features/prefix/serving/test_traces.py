@@ -29,7 +29,7 @@ def lab_bills(name: str, limit: int | None, *, upgrades: bool) -> list[float]:
         placement = learner.place(request)
         bill, _ = cache.send(request, placement.marks)
         learner.report(placement, bill)
-        bills.append(bill.cost(ANTHROPIC))
+        bills.append(ANTHROPIC.cost(bill))
     return bills
 
 

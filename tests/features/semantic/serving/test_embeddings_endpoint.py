@@ -209,8 +209,9 @@ async def test_an_api_that_does_not_answer_at_the_start_is_tried_again(
         raise InvalidInput("enough for this test")
 
     tier = SemanticTier(settings, open_matcher)
-    tier.start()
+    running = asyncio.create_task(tier.run())
     await asyncio.wait_for(opened.wait(), 30)
+    await running
     await tier.close()
     assert len(api.requests) == 4
     assert caplog.text.count("not started yet: semantic_embeddings answered with status 503") == 1

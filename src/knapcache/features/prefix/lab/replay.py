@@ -85,12 +85,12 @@ def replay_rules(
         if separate:
             continues = conversations.observe(request)
             for name, rule, cache in separate:
-                bills[name] += cache.send(request, rule(tariff, request, continues, cache))[0].cost(tariff)
+                bills[name] += tariff.cost(cache.send(request, rule(tariff, request, continues, cache))[0])
         if LEARNED in caches:
             placement = learner.place(request)
             bill, _ = caches[LEARNED].send(request, placement.marks)
             learner.report(placement, bill)
-            bills[LEARNED] += bill.cost(tariff)
+            bills[LEARNED] += tariff.cost(bill)
         if progress is not None and done % REPORT == 0:
             progress(done, len(requests))
     return [
