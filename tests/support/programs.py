@@ -35,6 +35,12 @@ def find_module(name: str, package: str) -> Any:
     return pytest.importorskip(name, reason=f"needs {name}: {package}")
 
 
+def need_semantic_extra() -> None:
+    """Skip the test if a package of the local embedding model is not installed."""
+    for name in ("onnxruntime", "tokenizers", "usearch"):
+        find_module(name, "the extra semantic")
+
+
 def skip_without(name: str, package: str) -> NoReturn:
     """Skip the test, or the rest of the file, because a program is missing. Fails in CI if `.ci/run` installs it."""
     if os.environ.get("CI") and name in INSTALLED_IN_CI:

@@ -6,6 +6,8 @@ import threading
 from pathlib import Path
 from typing import Any, Self
 
+import httpx
+
 from knapcache.proxy.proxy import Proxy
 from knapcache.proxy.run import listen, server
 from knapcache.proxy.settings import Settings
@@ -37,6 +39,18 @@ class RunningProxy:
     def openai_url(self) -> str:
         """The base URL for OpenAI's SDK."""
         return f"{self.url}/v1"
+
+    def admin(self, path: str) -> Any:
+        """Return what a GET route of the admin API answers."""
+        return self._get(f"/admin/v1{path}").json()
+
+    def metrics(self) -> str:
+        """Return all metrics."""
+        return self._get("/metrics").text
+
+    def _get(self, path: str) -> httpx.Response:
+        headers = {"authorization": f"Bearer {self.proxy.admin_token}"}
+        return httpx.get(f"{self.url}{path}", headers=headers, timeout=60).raise_for_status()
 
     def _serve(self) -> None:
         self._server.run([self._socket])

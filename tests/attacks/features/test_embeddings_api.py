@@ -1,46 +1,38 @@
-"""Attacks of an embedding API on the semantic tier: replies that are no vectors, or long ones."""
+"""Attacks of an embedding API on the semantic tier: replies that are no vectors, or long ones.
+
+tests/features/semantic/serving/test_embeddings_endpoint.py has the replies that a faulty API may send as well.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 from knapcache.errors import UpstreamFailed
 from knapcache.features.semantic.embeddings_endpoint import EndpointEmbedder
-from tests.features.semantic.serving.test_embeddings_endpoint import EmbeddingsApi
+from tests.features.semantic.serving.test_embeddings_endpoint import EmbeddingsApi, api
 
+__all__ = ["api"]
 VECTOR = b"[1.0, 2.0, 3.0]"
-REPLIES: dict[str, Callable[[], bytes]] = {
-    "NaN": lambda: b'{"data": [{"index": 0, "embedding": [NaN, 1, 1]}]}',
-    "infinity": lambda: b'{"data": [{"index": 0, "embedding": [1e39, 1, 1]}]}',
-    "zeros": lambda: b'{"data": [{"index": 0, "embedding": [0, 0, 0]}]}',
-    "another dimension": lambda: b'{"data": [{"index": 0, "embedding": [1, 2]}]}',
-    "no dimension": lambda: b'{"data": [{"index": 0, "embedding": []}]}',
-    "nested": lambda: b'{"data": [{"index": 0, "embedding": [[1, 2, 3]]}]}',
-    "an index outside": lambda: b'{"data": [{"index": 5, "embedding": %s}]}' % VECTOR,
-    "an index that is a text": lambda: b'{"data": [{"index": "0", "embedding": %s}]}' % VECTOR,
-    "nothing": lambda: b'{"data": []}',
-    "a list": lambda: b"[]",
-    "a number": lambda: b'{"data": 1}',
-    "texts": lambda: b'{"data": "abc"}',
-    "deep": lambda: b'{"data": ' + b"[" * 20_000,
+REPLIES = {
+    "NaN": b'{"data": [{"index": 0, "embedding": [NaN, 1, 1]}]}',
+    "infinity": b'{"data": [{"index": 0, "embedding": [1e39, 1, 1]}]}',
+    "nested": b'{"data": [{"index": 0, "embedding": [[1, 2, 3]]}]}',
+    "an index that is a text": b'{"data": [{"index": "0", "embedding": %s}]}' % VECTOR,
+    "a list": b"[]",
+    "a number": b'{"data": 1}',
+    "texts": b'{"data": "abc"}',
+    "deep": b'{"data": ' + b"[" * 20_000,
 }
-
-
-@pytest.fixture
-def api() -> Iterator[EmbeddingsApi]:
-    api = EmbeddingsApi()
-    yield api
-    api.close()
 
 
 @pytest.fixture
 def embedder(api: EmbeddingsApi) -> Iterator[EndpointEmbedder]:
     times = itertools.count(0.0, 1000.0)  # every pause after a failure is over
-    embedder = EndpointEmbedder(api.url, "m", clock=lambda: next(times))
+    embedder = EndpointEmbedder(api.openai_url, "m", clock=lambda: next(times))
     assert embedder.dimensions == 3
     yield embedder
     embedder.close()
@@ -48,7 +40,7 @@ def embedder(api: EmbeddingsApi) -> Iterator[EndpointEmbedder]:
 
 @pytest.mark.parametrize("name", REPLIES)
 def test_what_is_no_vector_is_a_failure(name: str, api: EmbeddingsApi, embedder: EndpointEmbedder) -> None:
-    api.answer = 200, REPLIES[name]()
+    api.answer = 200, REPLIES[name]
     with np.errstate(all="ignore"), pytest.raises(UpstreamFailed):
         embedder.embed(["text"])
     api.answer = None

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import random
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
+from knapcache.proxy.settings.secrets import digest_of
 from tests.attacks.test_bounded_work import attack, text
 from tests.support.meanings import MODEL, TASKS, WORDINGS, MeaningUpstream, SemanticClient, spare_questions
-from tests.support.programs import find_module
+from tests.support.programs import need_semantic_extra
 from tests.support.proxy_process import ADMIN_TOKEN, ProxyProcess
 from tests.support.running_proxy import RunningProxy
 from tests.support.timing import wait_until
@@ -23,19 +23,22 @@ KEYS = {name: f"kc-{name}-xxxxxxxxxxxxxxxxxxxxxxxx" for name in ("attacker", "vi
 LIMIT_TOKENS = " ".join(["word"] * 62)
 
 
-@pytest.fixture(scope="module")
-def semantic_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
-    """A proxy with a semantic tier, in a process of its own."""
-    for package in ("onnxruntime", "tokenizers", "usearch"):
-        find_module(package, "the extra semantic")
+@contextmanager
+def running_process(folder: Path, config: str = "") -> Iterator[ProxyProcess]:
+    """Run a proxy with a semantic tier, in a process of its own."""
+    need_semantic_extra()
     with (
         MeaningUpstream() as upstream,
-        ProxyProcess(
-            tmp_path_factory.mktemp("data"), upstream.openai_url, semantic="on", semantic_error=0.2
-        ) as process,
+        ProxyProcess(folder, upstream.openai_url, config=config, semantic="on", semantic_error=0.2) as process,
     ):
         with SemanticClient(process.url, ADMIN_TOKEN) as client:
             client.wait_ready()
+        yield process
+
+
+@pytest.fixture(scope="module")
+def semantic_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
+    with running_process(tmp_path_factory.mktemp("data")) as process:
         yield process
 
 
@@ -67,18 +70,9 @@ ODD = ("²", "⁶ and ①", "n't", "7up@example.com", "½", "Ⅷ", "x²", "\u066
 
 @pytest.fixture(scope="module")
 def tenants_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
-    """A proxy with a semantic tier and two tenants, in a process of its own."""
-    for package in ("onnxruntime", "tokenizers", "usearch"):
-        find_module(package, "the extra semantic")
-    digests = {name: hashlib.sha256(key.encode()).hexdigest() for name, key in KEYS.items()}
-    tables = [f'[[tenants]]\nname = "{name}"\nkeys = ["sha256:{digest}"]\n' for name, digest in digests.items()]
-    folder = tmp_path_factory.mktemp("tenants") / "data"
-    with (
-        MeaningUpstream() as upstream,
-        ProxyProcess(folder, upstream.openai_url, config="".join(tables), semantic="on", semantic_error=0.2) as process,
-    ):
-        with SemanticClient(process.url, ADMIN_TOKEN) as client:
-            client.wait_ready()
+    """A proxy with two tenants."""
+    tables = [f'[[tenants]]\nname = "{name}"\nkeys = ["{digest_of(key)}"]\n' for name, key in KEYS.items()]
+    with running_process(tmp_path_factory.mktemp("tenants") / "data", "".join(tables)) as process:
         yield process
 
 
@@ -119,14 +113,11 @@ def hostile_questions(draw: random.Random) -> Iterator[tuple[str, str]]:
 
 
 def test_a_hostile_tenant_changes_nothing_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for package in ("onnxruntime", "tokenizers", "usearch"):
-        find_module(package, "the extra semantic")
+    need_semantic_extra()
     for module in ("log", "sqlite_log"):
         monkeypatch.setattr(f"knapcache.features.semantic.{module}.MAX_LABELS", 150)
     monkeypatch.setattr("knapcache.features.semantic.matcher.draw", lambda: 0.99)
-    tenants = [
-        {"name": name, "keys": [f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"]} for name, key in KEYS.items()
-    ]
+    tenants = [{"name": name, "keys": [digest_of(key)]} for name, key in KEYS.items()]
     settings: dict[str, Any] = {"semantic": "on", "semantic_error": 0.2, "tenants": tenants, "policy": "lru"}
     settings |= {"semantic_questions": 100}
     fresh = itertools.islice(spare_questions(), 0, None, 3)
@@ -154,11 +145,8 @@ def test_a_hostile_tenant_changes_nothing_for_another(tmp_path: Path, monkeypatc
                 upstream.answer = served
                 wait_until(lambda: victim.labels("attacker") > 10)
                 matches = [match["id"] for match in victim.status()["matches"] if match["scope"] == "victim"]
-                with httpx.Client(
-                    base_url=proxy.url, headers={"authorization": f"Bearer {KEYS['attacker']}"}
-                ) as client:
-                    body = {"match": matches[0], "verdict": "different"}
-                    assert client.post("/admin/api/semantic/feedback", json=body).status_code in (401, 403)
+                with SemanticClient(proxy.url, KEYS["attacker"]) as anyone:
+                    assert anyone.mark_wrong(matches[0]).status_code in (401, 403)
                 labels = victim.labels("victim")
                 check_victim(victim, labels)
                 assert victim.status()["questions"] <= 100

@@ -76,12 +76,6 @@ def test_conditions_select_lines(
     assert "".join(str(json.loads(line)["id"]) for line in capsys.readouterr().out.splitlines()) == found
 
 
-def test_no_control_character_reaches_the_terminal(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for form in ((), ("--full",)):
-        assert run(folder, "search", "nobody", *form) == 0
-        assert "\x1b" not in capsys.readouterr().out
-
-
 def test_an_exported_log_can_be_replayed(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "log.jsonl"
     assert run(folder, "export", "--output", str(out)) == 0

@@ -1,4 +1,4 @@
-"""The dashboard of a running proxy finds entries by their words, explains misses, and previews a purge."""
+"""The dashboard of a running proxy finds entries by their words, and explains misses."""
 
 from __future__ import annotations
 
@@ -88,19 +88,3 @@ def test_new_requests_hits_and_refreshes_are_explained(page: Page) -> None:
     assert "New request" in why(page, 1)
     assert "The 1st hit of this entry" in why(page, 4)
     assert "A fresh answer was asked for" in why(page, 5)
-
-
-def test_a_purge_shows_what_it_would_remove(page: Page, proxy: RunningProxy) -> None:
-    open_view(page, "entries")
-    page.select_option("#by-model", "gpt-4o")
-    expect(page.locator("#entries-total")).to_have_text("3 found")
-    page.click("#purge")
-    preview = page.locator("#confirm .preview")
-    expect(preview).to_contain_text("3 entries")
-    expect(preview.locator("li")).to_have_count(3)
-    expect(preview).to_contain_text("Where do swordfish live?")
-    assert proxy.proxy.cache.stats()["entries"] == 5
-    page.locator("#confirm").get_by_role("button", name="Purge 3 entries").click()
-    expect(page.locator(".toast")).to_have_text("Purged 3 entries")
-    assert proxy.proxy.cache.stats()["entries"] == 2
-    page.select_option("#by-model", "")

@@ -12,19 +12,10 @@ from knapcache.features.limits.core import Counts
 from knapcache.features.limits.redis_counts import RedisCounts
 from knapcache.features.limits.sqlite_counts import SqliteCounts
 from knapcache.store.redis.urls import parse
-from tests.support.programs import find_module
-from tests.support.redis_servers import RedisProcess
 
 _numbers = itertools.count()
 OpenCounts = Callable[[str], Counts]
 """Opens the counters of a process with this name. All processes of a test share them, unless they are in memory."""
-
-
-@pytest.fixture(scope="session")
-def limits_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
-    find_module("redis", "the extra redis")
-    with RedisProcess(tmp_path_factory.mktemp("limits-engine")) as server:
-        yield server
 
 
 @pytest.fixture(params=["memory", "sqlite", "redis"])
@@ -34,8 +25,7 @@ def open_counts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open
     if request.param == "redis":
         from knapcache.store.redis.store import RedisStore
 
-        engine: RedisProcess = request.getfixturevalue("limits_engine")
-        scheme, _, location = engine.url.partition(":")
+        scheme, _, location = request.getfixturevalue("engine").url.partition(":")
         address = parse(scheme, f"{location}?prefix=limits{next(_numbers)}&near=0")
         stores.append(RedisStore(address, 2 << 20, secret=b"secret"))
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import anthropic
-import httpx
 import openai
 import pytest
 
@@ -71,9 +70,7 @@ def ask(client: openai.OpenAI, text: str, **options: Any) -> Any:
 
 
 def recorded(proxy: RunningProxy, tenant: str) -> list[dict[str, Any]]:
-    headers = {"authorization": f"Bearer {proxy.proxy.admin_token}"}
-    rows = httpx.get(f"{proxy.url}/admin/v1/requests?limit=500", headers=headers).json()["rows"]
-    return [row for row in rows if row["tenant"] == tenant]
+    return [row for row in proxy.admin("/requests?limit=500")["rows"] if row["tenant"] == tenant]
 
 
 def test_a_spend_limit_stops_calls_and_not_hits(limited: RunningProxy, fake: FakeUpstream) -> None:
@@ -99,8 +96,7 @@ def test_a_spend_limit_stops_calls_and_not_hits(limited: RunningProxy, fake: Fak
         assert ask(client, "first question of the spender"), "a hit is free"
     row = next(row for row in recorded(limited, "spender") if row["outcome"] == "rejected")
     assert (row["status"], row["model"]) == (429, MODEL)
-    headers = {"authorization": f"Bearer {limited.proxy.admin_token}"}
-    metrics = httpx.get(f"{limited.url}/metrics", headers=headers).text
+    metrics = limited.metrics()
     assert 'knapcache_limited_total{limit="usd_per_day",tenant="spender"} 1.0' in metrics
     (used,) = [
         line for line in metrics.splitlines() if line.startswith("knapcache_limit_used_ratio{") and "spender" in line
@@ -114,15 +110,15 @@ def refusals(proxy: RunningProxy, tenant: str) -> int:
 
 def test_the_sdk_does_not_repeat_what_a_spend_limit_refuses(limited: RunningProxy) -> None:
     with sdk(limited, "spender") as client:
-        wait_until(lambda: is_refused(client, "one more question of the spender"))
+        wait_until(lambda: is_refused(client, "one more question of the spender", temperature=next(TEMPERATURES)))
         before = refusals(limited, "spender")
         assert is_refused(client.with_options(max_retries=2), "yet another question of the spender")
     assert refusals(limited, "spender") == before + 1
 
 
-def is_refused(client: openai.OpenAI, text: str) -> bool:
+def is_refused(client: openai.OpenAI, text: str, **options: Any) -> bool:
     try:
-        ask(client, text, temperature=next(TEMPERATURES))
+        ask(client, text, **options)
     except openai.RateLimitError:
         return True
     return False
@@ -182,17 +178,11 @@ def test_failed_calls_cost_nothing_and_release_what_they_reserved(limited: Runni
             with pytest.raises(openai.OpenAIError):
                 ask(client, f"a question that fails with {fault}")
         ask(client, "a question that works")
-        rows = {row["limit"]: row for row in status(limited) if row["name"] == "broken"}
+        rows = {row["limit"]: row for row in limited.admin("/limits")["rows"] if row["name"] == "broken"}
     assert rows["concurrent"]["used"] == 0
     assert rows["requests_per_minute"]["used"] == 4
     assert 0 < rows["usd_per_day"]["used"] < 0.001
     assert rows["usd_per_day"]["reserved"] == 0
-
-
-def status(proxy: RunningProxy) -> list[dict[str, Any]]:
-    headers = {"authorization": f"Bearer {proxy.proxy.admin_token}"}
-    found: list[dict[str, Any]] = httpx.get(f"{proxy.url}/admin/v1/limits", headers=headers).json()["rows"]
-    return found
 
 
 def test_warnings_are_given_once_for_each_threshold(limited: RunningProxy, caplog: pytest.LogCaptureFixture) -> None:
@@ -242,7 +232,7 @@ def test_counts_survive_a_restart_and_reload_changes_limits(start: Start) -> Non
         new = Settings(tenants=tenants({"team": {"usd_per_day": 1}}), upstreams=[{"url": "http://127.0.0.1:9/v1"}])
         asyncio.run(proxy.proxy.reload(lambda: LoadedSettings(new, {})))
         ask(client, "two")
-        (row,) = status(proxy)
+        (row,) = proxy.admin("/limits")["rows"]
         assert row["used"] > 0.00001
 
 
@@ -264,7 +254,9 @@ def test_a_tenant_of_a_group_is_not_refused_by_the_limit_of_another(
 
     monkeypatch.setattr(counts, "apply", slow)
     refused: list[bool] = []
-    threads = [threading.Thread(target=lambda: refused.append(is_refused_plainly(spent))) for _ in range(2)]
+    threads = [
+        threading.Thread(target=lambda: refused.append(is_refused(spent, "a question of all three"))) for _ in range(2)
+    ]
     for thread in threads:
         thread.start()
         asked.acquire(timeout=0.1)  # the second one waits for the first
@@ -275,11 +267,3 @@ def test_a_tenant_of_a_group_is_not_refused_by_the_limit_of_another(
     assert len(refused) == 2
     for client in (spent, other):
         client.close()
-
-
-def is_refused_plainly(client: openai.OpenAI) -> bool:
-    try:
-        ask(client, "a question of all three")
-    except openai.RateLimitError:
-        return True
-    return False

@@ -15,7 +15,6 @@ from knapcache.testing import FakeUpstream
 from tests.support.programs import find_module
 from tests.support.proxy_process import ADMIN_TOKEN, ProxyProcess
 from tests.support.redis_servers import RedisProcess
-from tests.support.running_proxy import RunningProxy
 from tests.support.timing import wait_until
 
 CALLERS = 80
@@ -99,20 +98,3 @@ def test_500_callers_stay_within_limits_on_a_shared_store(tmp_path: Path, upstre
         environment = {"KNAPCACHE_STORE": f"redis://127.0.0.1:{engine.port}", "KNAPCACHE_SECRET": "5e" * 32}
         with ProxyProcess(tmp_path / "data", upstream.openai_url, environment, CONFIG, workers=2) as proxy:
             check(proxy, upstream)
-
-
-@pytest.mark.long
-def test_limits_go_on_while_the_engine_is_away(tmp_path: Path, upstream: FakeUpstream) -> None:
-    find_module("redis", "the extra redis")
-    with RedisProcess(tmp_path) as engine:
-        settings: dict[str, Any] = {"store": engine.url, "secret": "5e" * 32, "limits": {"requests_per_minute": 3}}
-        with RunningProxy(tmp_path / "data", upstream.openai_url, **settings) as proxy:
-
-            def ask(number: int) -> int:
-                question = {"model": "gpt-4o", "messages": [{"role": "user", "content": f"question {number}"}]}
-                return httpx.post(f"{proxy.url}/v1/chat/completions", json=question, timeout=60).status_code
-
-            assert [ask(1), ask(2)] == [200, 200]
-            engine.kill()
-            assert [ask(3), ask(4)] == [200, 429]
-            assert "server" in proxy.proxy.features.get("limits").limits.fallback_reason

@@ -16,7 +16,7 @@ from knapcache.proxy.proxy import Proxy
 from knapcache.proxy.run import listen, server
 from knapcache.proxy.settings import Settings
 from tests.support import ROOT
-from tests.support.programs import find_module
+from tests.support.programs import need_semantic_extra
 
 SOURCE = str(Path(knapcache.__file__).parent)
 ANSWER = orjson.dumps(
@@ -138,8 +138,7 @@ async def test_the_page_names_the_files_of_a_miss(tmp_path: Path) -> None:
 
 
 async def test_the_page_names_the_files_that_features_add(tmp_path: Path) -> None:
-    for package in ("onnxruntime", "tokenizers", "usearch"):
-        find_module(package, "the extra semantic")
+    need_semantic_extra()
     found = await trace("all features", tmp_path / "data")
     added = [file for file in found if file not in files_of("A miss")]
     assert added == files_of("A miss with all features"), added

@@ -30,11 +30,12 @@ from knapcache.store.base import Entry
 from knapcache.testing import FakeUpstream
 from knapcache.testing.upstream import InputCharge, UpstreamCall
 from tests.features.semantic.serving.test_judging import OPEN, one_vector
-from tests.features.webhooks.test_webhooks import Receiver
+from tests.features.webhooks.test_webhooks import Receiver, receiver
 from tests.support.browser import chromium, open_view, visit, wait_for_data
 from tests.support.running_proxy import RunningProxy
 from tests.support.timing import wait_until
 
+__all__ = ["receiver"]
 MODEL, JUDGE, EMBEDDER = "gpt-4o-mini", "judge-model", "text-embedding-3-small"
 PRICES = {
     MODEL: {"input": 1000.0, "output": 3000.0},
@@ -147,14 +148,6 @@ def provider() -> Iterator[BillingUpstream]:
 
 
 @pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    found = Receiver()
-    yield found
-    found.server.shutdown()
-    found.server.server_close()
-
-
-@pytest.fixture
 def proxy(
     provider: BillingUpstream, receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[RunningProxy]:
@@ -167,7 +160,7 @@ def proxy(
     monkeypatch.setenv("PROVIDER_KEY", "sk-any")
     settings = {"policy": "lru", "tenants": tenants, "upstreams": upstreams, "prices": PRICES, "passthrough": ["*"],
                 "stale_while_revalidate": 3600.0, "content_log": True, "show_content": True,
-                "webhook": [{"name": "ops", "url": receiver.url}]}  # fmt: skip
+                "webhook": [{"name": "ops", "url": receiver.hook}]}  # fmt: skip
     with RunningProxy(tmp_path / "data", "", **settings) as proxy:
         begin = Call.begin
 
@@ -249,13 +242,9 @@ def test_every_surface_shows_what_the_provider_bills(
         stack.callback(slow.close)
         send_everything(proxy, provider, team, slow)
     assert {*team.outcomes, *slow.outcomes} == OUTCOMES
-    token = proxy.proxy.admin_token
-    with httpx.Client(
-        base_url=f"{proxy.url}/admin/v1", headers={"authorization": f"Bearer {token}"}, timeout=60
-    ) as api:
-        summary, limits = api.get("/summary").json(), api.get("/limits").json()["rows"]
-        points, recent = api.get("/history?span=hour").json()["points"], api.get("/requests?limit=200").json()["rows"]
-        metrics = httpx.get(f"{proxy.url}/metrics", headers=api.headers).text
+    summary, limits = proxy.admin("/summary"), proxy.admin("/limits")["rows"]
+    points, recent = proxy.admin("/history?span=hour")["points"], proxy.admin("/requests?limit=200")["rows"]
+    metrics = proxy.metrics()
     paid = provider.usd
     assert paid > 0.1
 
@@ -280,7 +269,7 @@ def test_every_surface_shows_what_the_provider_bills(
 
     (limit,) = [row for row in limits if row["name"] == "team"]
     assert limit["used"] == pytest.approx(rows["team"]["usd_spent"], rel=1e-9)
-    warned = receiver.wait_for("limit_warning")  # at half of the limit, which the last call has passed
+    warned = receiver.wait_for_event("limit_warning")  # at half of the limit, which the last call has passed
     assert (warned["percent"], warned["used"]) == (50, pytest.approx(limit["used"], rel=1e-9))
 
     for tenant, client in (("team", team), ("slow", slow)):
@@ -363,10 +352,9 @@ def test_a_usage_that_cannot_be_billed_counts_at_least_its_length_for_a_spend_li
         rich.chat(f"a long answer {k}")
         rich.chat(f"a long answer as a stream {k}", stream=True)
     rich.close()
-    token = {"authorization": f"Bearer {proxy.proxy.admin_token}"}
     wait_until(lambda: not proxy.proxy.features.get("limits").limits.counts._waiting)
-    (row,) = httpx.get(f"{proxy.url}/admin/v1/summary", headers=token).json()["tenants"]
-    limits = httpx.get(f"{proxy.url}/admin/v1/limits", headers=token).json()["rows"]
+    (row,) = proxy.admin("/summary")["tenants"]
+    limits = proxy.admin("/limits")["rows"]
     assert (row["requests"], row["unpriced"]) == (1 + 2 * len(UNBILLABLE), 2 * len(UNBILLABLE))
     assert row["usd_spent"] == pytest.approx(known)
     assert row["usd_estimated"] > 2 * len(UNBILLABLE) * 1000 * PRICES[MODEL]["output"] / 1e6

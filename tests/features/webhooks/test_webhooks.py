@@ -6,11 +6,8 @@ import asyncio
 import hashlib
 import hmac
 import json
-import threading
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -27,40 +24,29 @@ from knapcache.features.webhooks.watch import HitRateWindow, StateWatcher
 from knapcache.proxy.settings import Settings
 from knapcache.testing import FakeUpstream
 from tests.support.raw_client import chat_body
+from tests.support.recording_upstream import RecordingUpstream, Script, plain, send
 from tests.support.running_proxy import RunningProxy
 from tests.support.timing import wait_until
 
 
-class Receiver:
-    """An HTTP server that stores what it gets. statuses: of the next responses; then 204."""
+def reply(status: int) -> Script:
+    return send(plain(b"", "location: /elsewhere", status=f"{status} Status"))
+
+
+class Receiver(RecordingUpstream):
+    """Stores what it gets, and answers with success, or as scripts say."""
 
     def __init__(self) -> None:
-        self.got: list[tuple[dict[str, str], bytes]] = []
-        self.statuses: deque[int] = deque()
-        receiver = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                receiver.got.append(({name.lower(): value for name, value in self.headers.items()}, body))
-                self.send_response(receiver.statuses.popleft() if receiver.statuses else 204)
-                self.send_header("location", "/elsewhere")
-                self.send_header("content-length", "0")
-                self.end_headers()
-
-            def log_message(self, *_: Any) -> None:
-                """Print nothing."""
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/hook?team=a"
+        super().__init__()
+        self.always(reply(200))
+        self.hook = f"{self.url}/hook?team=a"
 
     def events(self) -> list[str]:
-        return [json.loads(body)["event"] for _, body in self.got]
+        return [request.json()["event"] for request in list(self.requests)]
 
-    def wait_for(self, event: str) -> dict[str, Any]:
+    def wait_for_event(self, event: str) -> dict[str, Any]:
         wait_until(lambda: event in self.events(), lambda: f"{event}; {self.events()} have come")
-        found: dict[str, Any] = json.loads(self.got[self.events().index(event)][1])
+        found: dict[str, Any] = self.requests[self.events().index(event)].json()
         return found
 
 
@@ -70,10 +56,8 @@ def webhook(url: str, **fields: Any) -> WebhookSettings:
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    found = Receiver()
-    yield found
-    found.server.shutdown()
-    found.server.server_close()
+    with Receiver() as receiver:
+        yield receiver
 
 
 def deliver(settings: WebhookSettings) -> tuple[list[float], Any]:
@@ -117,23 +101,24 @@ def test_a_receiver_that_is_down_is_named_in_plain_words() -> None:
 
 def test_an_event_is_signed_and_retried(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOOK_SECRET", "s3cret")
-    receiver.statuses += [500, 429]
-    pauses, last = deliver(webhook(receiver.url, secret_env="HOOK_SECRET"))
+    receiver.script(reply(500), reply(429))
+    pauses, last = deliver(webhook(receiver.hook, secret_env="HOOK_SECRET"))
     assert last.delivered
     assert pauses == [1.0, 4.0]
-    assert len({body for _, body in receiver.got}) == 1
-    headers, body = receiver.got[-1]
-    assert headers["x-knapcache-signature"] == "sha256=" + hmac.new(b"s3cret", body, hashlib.sha256).hexdigest()
-    assert headers["x-knapcache-event"] == "upstream_down"
-    assert headers["x-knapcache-delivery"] == json.loads(body)["id"]
+    assert len({request.body for request in receiver.requests}) == 1
+    last_request = receiver.requests[-1]
+    signature = hmac.new(b"s3cret", last_request.body, hashlib.sha256).hexdigest()
+    assert last_request.values("x-knapcache-signature") == [f"sha256={signature}"]
+    assert last_request.values("x-knapcache-event") == ["upstream_down"]
+    assert last_request.values("x-knapcache-delivery") == [last_request.json()["id"]]
 
 
 @pytest.mark.parametrize(("status", "attempts"), [(302, 1), (400, 1), (503, webhooks.MAX_ATTEMPTS)])
 def test_redirects_are_not_followed_and_errors_end(receiver: Receiver, status: int, attempts: int) -> None:
-    receiver.statuses += [status] * 20
-    _, last = deliver(webhook(receiver.url))
+    receiver.always(reply(status))
+    _, last = deliver(webhook(receiver.hook))
     assert (last.delivered, last.error) == (False, f"status {status}")
-    assert len(receiver.got) == attempts
+    assert len(receiver.requests) == attempts
 
 
 def test_a_full_queue_drops_events_and_never_waits(caplog: pytest.LogCaptureFixture) -> None:
@@ -147,13 +132,13 @@ def test_a_full_queue_drops_events_and_never_waits(caplog: pytest.LogCaptureFixt
 
 
 def test_a_webhook_gets_only_its_events(receiver: Receiver) -> None:
-    settings = webhook(receiver.url, events=("limit_reached",))
+    settings = webhook(receiver.hook, events=("limit_reached",))
     assert settings.wants("limit_reached")
     assert not settings.wants("upstream_down")
     with pytest.raises(InvalidInput, match=r"webhook\[0\].events: must be some of limit_warning, limit_reached"):
-        Settings(webhook=[{"name": "ops", "url": receiver.url, "events": ["nothing"]}])
+        Settings(webhook=[{"name": "ops", "url": receiver.hook, "events": ["nothing"]}])
     with pytest.raises(InvalidInput, match="HOOK_NONE is not set"):
-        assert webhook(receiver.url, secret_env="HOOK_NONE").secret
+        assert webhook(receiver.hook, secret_env="HOOK_NONE").secret
 
 
 def post(proxy: RunningProxy, text: str) -> int:
@@ -170,24 +155,23 @@ def test_a_running_proxy_reports_limits_upstreams_and_its_store(
     with FakeUpstream() as upstream:
         settings: dict[str, Any] = {
             "upstreams": [{"name": "fake", "url": upstream.openai_url, "retries": 0}],
-            "webhook": [{"name": "ops", "url": receiver.url}],
+            "webhook": [{"name": "ops", "url": receiver.hook}],
             "limits": {"usd_per_day": 0.001},
             "prices": {"gpt-4o": {"input": 1000.0, "output": 1000.0}},
             "policy": "lru",
         }
         with RunningProxy(tmp_path, upstream.openai_url, **settings) as proxy:
-            assert receiver.wait_for("store_fallback")["path"] == str(tmp_path / "cache.sqlite")
+            assert receiver.wait_for_event("store_fallback")["path"] == str(tmp_path / "cache.sqlite")
             upstream.fail("500")
             assert post(proxy, "one") == 500
-            down = receiver.wait_for("upstream_down")
+            down = receiver.wait_for_event("upstream_down")
             assert (down["upstream"], down["reason"]) == ("fake", "status 500: internal server error")
             assert post(proxy, "two") == 200
-            receiver.wait_for("upstream_recovered")
-            reached = receiver.wait_for("limit_reached")
+            receiver.wait_for_event("upstream_recovered")
+            reached = receiver.wait_for_event("limit_reached")
             assert (reached["limit"], reached["percent"], reached["allowed"]) == ("usd_per_day", 100, 0.001)
             assert post(proxy, "three") == 429
-            token = {"authorization": f"Bearer {proxy.proxy.admin_token}"}
-            (status,) = httpx.get(f"{proxy.url}/admin/v1/summary", headers=token).json()["health"]["webhooks"]
+            (status,) = proxy.admin("/summary")["health"]["webhooks"]
             assert (status["name"], status["events"], status["error"]) == ("ops", [], "")
             assert status["event"] in ("limit_reached", "upstream_recovered")
     assert sorted(receiver.events()) == ["limit_reached", "store_fallback", "upstream_down", "upstream_recovered"]
@@ -230,10 +214,10 @@ def test_the_test_command_says_whether_it_was_delivered(
     receiver: Receiver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "k.toml"
-    config.write_text(f'[[webhook]]\nname = "ops"\nurl = "{receiver.url}"\nevents = ["limit_reached"]\n')
+    config.write_text(f'[[webhook]]\nname = "ops"\nurl = "{receiver.hook}"\nevents = ["limit_reached"]\n')
     assert main(["webhook", "test", "--config", str(config), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["delivered"] == "yes"
     assert receiver.events() == ["test"]
-    receiver.statuses.append(404)
+    receiver.script(reply(404))
     assert main(["webhook", "test", "--config", str(config)]) == 2
     assert "not delivered: ops" in capsys.readouterr().err

@@ -21,8 +21,7 @@ TURNS = 8
 def summary(tier: TieredProxy) -> dict[str, Any]:
     """Return the section of the summary, after all requests are counted."""
     tier.prefix_events()
-    headers = {"authorization": f"Bearer {tier.proxy.proxy.admin_token}"}
-    found: dict[str, Any] = httpx.get(f"{tier.proxy.url}/admin/v1/summary", headers=headers).json()["prefix"]
+    found: dict[str, Any] = tier.proxy.admin("/summary")["prefix"]
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.support.meanings import MODEL, TASKS, WORDINGS, Asked, MeaningUpstream, SemanticClient
-from tests.support.programs import find_module
+from tests.support.programs import need_semantic_extra
 from tests.support.running_proxy import RunningProxy
 from tests.support.timing import wait_until
 
@@ -36,8 +36,7 @@ def upstream() -> Iterator[MeaningUpstream]:
 @pytest.fixture(scope="module")
 def embedding_model() -> None:
     """Skip the test if the packages of the local embedding model are not installed."""
-    for package in ("onnxruntime", "tokenizers", "usearch"):
-        find_module(package, "the extra semantic")
+    need_semantic_extra()
 
 
 @pytest.fixture(scope="module")

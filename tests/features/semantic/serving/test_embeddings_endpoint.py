@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import numpy as np
@@ -18,46 +16,23 @@ from knapcache.features.semantic.embeddings_endpoint import MAX_BATCH, EndpointE
 from knapcache.features.semantic.feature import check_embedder, open_embedder
 from knapcache.features.semantic.tier import SemanticTier
 from knapcache.proxy.settings import Settings
+from tests.support.recording_upstream import RecordedRequest, RecordingUpstream, UpstreamSide, plain
 
 
-class EmbeddingsApi:
+class EmbeddingsApi(RecordingUpstream):
     """An API that answers with vectors made from the texts, or with what a test gives it."""
 
     def __init__(self) -> None:
-        self.requests: list[tuple[str, dict[str, str], Any]] = []
+        super().__init__()
         self.answer: tuple[int, bytes] | None = None
-        self.connections: set[int] = set()
         self.close_after_answer = False
-        api = self
+        self.always(self._embed)
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                headers = {name.lower(): value for name, value in self.headers.items()}
-                api.requests.append((self.path, headers, body))
-                api.connections.add(self.client_address[1])
-                data = [{"index": k, "embedding": vector_of(text)} for k, text in enumerate(body["input"])]
-                status, content = api.answer or (200, json.dumps({"data": data[::-1]}).encode())
-                self.send_response(status)
-                self.send_header("content-length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-                self.close_connection = api.close_after_answer
-
-            def log_message(self, *_: object) -> None:
-                """Print nothing."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(10)
+    def _embed(self, side: UpstreamSide, request: RecordedRequest) -> None:
+        data = [{"index": k, "embedding": vector_of(text)} for k, text in enumerate(request.json()["input"])]
+        status, content = self.answer or (200, json.dumps({"data": data[::-1]}).encode())
+        side.send(plain(content, status=f"{status} Status"))
+        side.open = not self.close_after_answer
 
 
 def vector_of(text: str) -> list[float]:
@@ -66,14 +41,13 @@ def vector_of(text: str) -> list[float]:
 
 @pytest.fixture
 def api() -> Iterator[EmbeddingsApi]:
-    api = EmbeddingsApi()
-    yield api
-    api.close()
+    with EmbeddingsApi() as api:
+        yield api
 
 
 @pytest.fixture
 def embedder(api: EmbeddingsApi) -> Iterator[EndpointEmbedder]:
-    embedder = EndpointEmbedder(f"{api.url}/", "model-1", "sk-key")
+    embedder = EndpointEmbedder(f"{api.openai_url}/", "model-1", "sk-key")
     yield embedder
     embedder.close()
 
@@ -86,18 +60,19 @@ def test_texts_become_vectors_of_length_one_in_their_order(api: EmbeddingsApi, e
     np.testing.assert_allclose(vectors, expected / np.linalg.norm(expected, axis=1, keepdims=True), rtol=1e-6)
     assert vectors.dtype == np.float32
     assert embedder.embed([]).shape == (0, 3)
-    path, headers, body = api.requests[1]
-    assert (path, headers["authorization"], body["model"]) == ("/v1/embeddings", "Bearer sk-key", "model-1")
-    assert [len(body["input"]) for _, _, body in api.requests] == [1, MAX_BATCH, 5]
-    assert len(api.connections) == 1
-    assert embedder.build == f"model-1 of {api.url}"
+    assert set(api.targets) == {"POST /v1/embeddings"}
+    assert api.requests[1].values("authorization") == ["Bearer sk-key"]
+    assert api.requests[1].json()["model"] == "model-1"
+    assert [len(request.json()["input"]) for request in api.requests] == [1, MAX_BATCH, 5]
+    assert api.accepted == 1
+    assert embedder.build == f"model-1 of {api.openai_url}"
 
 
 def test_a_connection_that_the_api_has_closed_is_replaced(api: EmbeddingsApi, embedder: EndpointEmbedder) -> None:
     api.close_after_answer = True
     for _ in range(3):
         assert embedder.embed(["text"]).shape == (1, 3)
-    assert len(api.connections) == 3
+    assert api.accepted == 3
 
 
 def test_an_error_that_may_quote_a_question_is_not_repeated_and_a_refused_text_causes_no_pause(
@@ -107,7 +82,7 @@ def test_an_error_that_may_quote_a_question_is_not_repeated_and_a_refused_text_c
     with pytest.raises(UpstreamFailed, match="status 401: Incorrect API key"):
         assert embedder.dimensions, "no text of a request was sent yet"
     api.answer = None
-    embedder = EndpointEmbedder(api.url, "model-1")
+    embedder = EndpointEmbedder(api.openai_url, "model-1")
     assert embedder.dimensions == 3
     for status, kind in ((400, InvalidInput), (500, UpstreamFailed)):
         api.answer = status, b'{"error": {"message": "cannot embed: my prompt"}}'
@@ -140,7 +115,7 @@ def test_other_answers_are_failures(
 
 def test_after_a_failure_calls_fail_at_once_until_a_pause_is_over(api: EmbeddingsApi) -> None:
     now = 1000.0
-    embedder = EndpointEmbedder(api.url, "model-1", clock=lambda: now)
+    embedder = EndpointEmbedder(api.openai_url, "model-1", clock=lambda: now)
     api.answer = 503, b""
     for pause in (2.0, 4.0):
         with pytest.raises(UpstreamFailed, match=r"status 503$"):
@@ -175,16 +150,18 @@ def test_tokens_are_estimated_by_words() -> None:
 def test_the_settings_open_an_embedder(api: EmbeddingsApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EMBEDDINGS_KEY", "sk-from-environment")
     settings = Settings(
-        semantic_embeddings=api.url, semantic_embeddings_model="model-1", semantic_embeddings_key_env="EMBEDDINGS_KEY"
+        semantic_embeddings=api.openai_url,
+        semantic_embeddings_model="model-1",
+        semantic_embeddings_key_env="EMBEDDINGS_KEY",
     )
     check_embedder(settings)
     embedder = open_embedder(settings)
-    assert (embedder.dimensions, embedder.build) == (3, f"model-1 of {api.url}")
-    assert api.requests[0][1]["authorization"] == "Bearer sk-from-environment"
+    assert (embedder.dimensions, embedder.build) == (3, f"model-1 of {api.openai_url}")
+    assert api.requests[0].values("authorization") == ["Bearer sk-from-environment"]
     assert isinstance(embedder, EndpointEmbedder)
     embedder.close()
     with pytest.raises(InvalidInput, match="needs semantic_embeddings_model"):
-        check_embedder(Settings(semantic_embeddings=api.url))
+        check_embedder(Settings(semantic_embeddings=api.openai_url))
     with pytest.raises(InvalidInput, match="name of an environment variable") as refused:
         check_embedder(settings.model_copy(update={"semantic_embeddings_key_env": "sk-a-key-by-mistake"}))
     assert "mistake" not in str(refused.value)
@@ -194,7 +171,7 @@ async def test_an_api_that_does_not_answer_at_the_start_is_tried_again(
     api: EmbeddingsApi, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(tier_module, "RETRY_SECONDS", 0.01)
-    settings = Settings(semantic="shadow", semantic_embeddings=api.url, semantic_embeddings_model="model-1")
+    settings = Settings(semantic="shadow", semantic_embeddings=api.openai_url, semantic_embeddings_model="model-1")
     api.answer = 503, b""
     opened = asyncio.Event()
     loop = asyncio.get_running_loop()

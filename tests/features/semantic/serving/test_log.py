@@ -25,8 +25,6 @@ from knapcache.store.encryption import Encryption
 from knapcache.store.redis.store import RedisStore
 from knapcache.store.redis.urls import parse
 from knapcache.store.sqlite.rows import Sealer
-from tests.support.programs import find_module
-from tests.support.redis_servers import RedisProcess
 
 OpenLog = Callable[..., SemanticLog]
 ENCRYPTION_KEY = bytes(range(32))
@@ -55,13 +53,6 @@ def questions(log: SemanticLog, after: bytes = START, limit: int = 1000) -> tupl
         if position == after:
             return found, position
         after = position
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
-    find_module("redis", "the extra redis")
-    with RedisProcess(tmp_path_factory.mktemp("engine")) as server:
-        yield server
 
 
 @pytest.fixture(params=["memory", "sqlite", "sqlite encrypted", "redis", "redis encrypted"])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from contextlib import ExitStack
 from typing import Any
 
+from knapcache.proxy.settings.secrets import digest_of
 from tests.features.semantic.serving.conftest import StartTier
 from tests.support.meanings import TASKS, WORDINGS, MeaningUpstream, SemanticClient, spare_questions
 
@@ -19,10 +19,7 @@ def test_tenants_have_their_own_certificates_and_answers(start_tier: StartTier, 
         "newcomer": {"semantic": "on", "semantic_error": 0.1},
         "without": {},
     }
-    tenants = [
-        {"name": name, "keys": [f"sha256:{hashlib.sha256(KEYS[name].encode()).hexdigest()}"], **mode}
-        for name, mode in modes.items()
-    ]
+    tenants = [{"name": name, "keys": [digest_of(KEYS[name])], **mode} for name, mode in modes.items()]
     tier = start_tier(KEYS["certified"], semantic="off", semantic_error=0.2, tenants=tenants)
     first = tier.client
     with ExitStack() as stack:

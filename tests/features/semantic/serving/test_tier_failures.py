@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from pathlib import Path
-from unittest.mock import Mock
 
 import httpx
 import pytest
 
-from knapcache.errors import StoreError
 from knapcache.features.semantic import feature as feature_module
 from knapcache.features.semantic import matcher
 from knapcache.features.semantic import tier as tier_module
 from knapcache.features.semantic.embedding import Embedder
-from knapcache.features.semantic.matcher import Matcher
 from knapcache.proxy.settings import Settings
 from tests.features.semantic.serving.conftest import StartTier, TierProxy
 from tests.support.meanings import TASKS, WORDINGS, Asked, MeaningUpstream, SemanticClient, spare_questions
@@ -54,27 +50,6 @@ def tier(start_tier: StartTier) -> TierProxy:
     found = start_tier(semantic_error=0.2)
     found.client.certify()
     return found
-
-
-def started_matcher(tier: TierProxy) -> Matcher:
-    found = tier.proxy.proxy.features.get("semantic").calls.tier._matcher
-    assert isinstance(found, Matcher)
-    return found
-
-
-def test_a_log_that_cannot_be_written_costs_no_request(tier: TierProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(started_matcher(tier)._log, "append", Mock(side_effect=StoreError("no space left on device")))
-        asked = ask_all(tier.client, list(itertools.islice(FRESH, 12)))
-    assert {one.outcome for one in asked} <= {"miss", "similar"}
-
-
-def test_an_embedder_that_fails_costs_no_request(tier: TierProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(started_matcher(tier).embedder, "embed", Mock(side_effect=RuntimeError("out of memory")))
-        assert {one.outcome for one in ask_all(tier.client, list(itertools.islice(FRESH, 4)))} == {"miss"}
-    wait_until(lambda: not tier.client.status()["problem"])
-    assert any(one.outcome == "similar" for one in ask_all(tier.client, list(itertools.islice(FRESH, 6))))
 
 
 @pytest.mark.parametrize("fault", ["500", "reset"])
