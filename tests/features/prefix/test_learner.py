@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from knapcache.features.prefix.conversations import Conversations
 from knapcache.features.prefix.learner import MIN_FAILURES, PrefixLearner
+from knapcache.features.prefix.marks import MAX_MARKS
 from knapcache.features.prefix.provider_cache import Mark, PrefixCache
 from knapcache.features.prefix.request import Position, PrefixRequest
 from knapcache.features.prefix.rules import Rule, fixed_rules, last, system2
@@ -72,7 +73,7 @@ def test_marks_are_such_that_the_provider_accepts_them(tariff: Tariff, data: st.
     for request in requests:
         placement = learner.place(request)
         marks = placement.marks
-        assert len(marks) <= tariff.max_marks
+        assert len(marks) <= MAX_MARKS
         assert [mark.at for mark in marks] == sorted({mark.at for mark in marks})
         assert [mark.ttl for mark in marks] == sorted((mark.ttl for mark in marks), reverse=True)
         assert all(request.positions[mark.at].tokens >= request.minimum for mark in marks)
@@ -114,7 +115,7 @@ def test_a_provider_that_does_not_honour_upgrades_is_found_out() -> None:
     refused = found[-1][0]
     assert not refused._cache.upgrades
     assert refused.upgrades_missed >= MIN_FAILURES
-    assert refused.leader == "system2-1h"
+    assert refused._tournament.leader == "system2-1h"
     paid = sum(ANTHROPIC.cost(bill) for _, bill in found) / sum(request.tokens for request in requests)
     assert paid < 0.8 * fixed_ratio(requests, "system2-5m")
     assert paid < 1.2 * fixed_ratio(requests, "system2-1h")
@@ -184,7 +185,7 @@ def test_the_memory_of_a_learner_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
         learner.report(placement, placement.bill)
     accounts = learner._tournament._accounts
     for cache in (learner._cache, *(each.cache for each in accounts.values())):
-        assert len(cache._entries) <= 40 + ANTHROPIC.max_marks
+        assert len(cache._entries) <= 40 + MAX_MARKS
     assert all(len(each._worth) <= len(each._ends) <= 80 for each in accounts.values())
     assert len(learner._conversations._turns) <= 40
     assert len(learner._conversations._returns._open) <= 40

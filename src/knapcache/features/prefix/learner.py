@@ -63,10 +63,6 @@ class PrefixLearner:
         self.upgrades_seen = self.upgrades_missed = 0
         """Reads that depended on an upgrade: reported, and not reported."""
 
-    @property
-    def leader(self) -> str:
-        return self._tournament.leader
-
     def place(self, request: PrefixRequest) -> Placement:
         continues = self._conversations.find(request)
         rule = self._tournament.leader

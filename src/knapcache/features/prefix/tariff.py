@@ -29,8 +29,6 @@ class Tariff(NamedTuple):
     long_write: float
     minimum: int
     """Tokens below which a prefix is not cached, for models that are not listed below."""
-    max_marks: int
-    """Marks that one request may have."""
     lookback: int
     """Blocks up to a mark in which the provider looks for a cached prefix; 1: only that of the mark."""
 
@@ -73,7 +71,7 @@ ANTHROPIC_MINIMA = (
 )
 """Models of Anthropic that do not cache from 1,024 tokens on. If a model is missing here, the provider ignores a mark
 that comes too early, and the usage shows that nothing was written."""
-ANTHROPIC = Tariff("anthropic", 0.1, 5 * MINUTE, 1.25, HOUR, 2.0, 1024, 4, 20)
-OPENAI_BREAKPOINTS = Tariff("openai-5.6", 0.1, 30 * MINUTE, 1.25, 30 * MINUTE, 1.25, 1024, 4, 1)
+ANTHROPIC = Tariff("anthropic", 0.1, 5 * MINUTE, 1.25, HOUR, 2.0, 1024, 20)
+OPENAI_BREAKPOINTS = Tariff("openai-5.6", 0.1, 30 * MINUTE, 1.25, 30 * MINUTE, 1.25, 1024, 1)
 """GPT-5.6 and later. Older models cache without marks and without a write price, so there is nothing to decide."""
 TARIFFS = {tariff.name: tariff for tariff in (ANTHROPIC, OPENAI_BREAKPOINTS)}

@@ -53,17 +53,13 @@ class LevelReport(NamedTuple):
 
 
 class Certificate:
-    """The labels of all levels.
+    """The labels of all levels. error: allowed share of wrong answers among those served, δ."""
 
-    error   allowed share of wrong answers among those served, δ
-    alpha   probability with which a certificate may be wrong
-    """
-
-    def __init__(self, error: float, alpha: float = ALPHA) -> None:
+    def __init__(self, error: float) -> None:
         if not 0.0 < error < MAX_ERROR:
             raise InvalidInput(f"the error must be above 0 and below {MAX_ERROR}, not {error}")
         self.error = error
-        self.needed = len(LEVELS) / alpha
+        self.needed = len(LEVELS) / ALPHA
         """The e-value that certifies a level."""
         self._right = [math.log((1.0 - r * error) / (1.0 - error)) for r in BETS]
         self._wrong = [math.log(r) for r in BETS]

@@ -52,23 +52,16 @@ class EndpointEmbedder:
     key     sent as a bearer token; empty: none
     """
 
-    def __init__(
-        self,
-        url: str,
-        model: str,
-        key: str = "",
-        timeout: float = TIMEOUT,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, url: str, model: str, key: str = "", *, clock: Callable[[], float] = time.monotonic) -> None:
         self.build = f"{model} of {url.rstrip('/')}"
         self._url, self._model = url.rstrip("/"), model
         headers = [("content-type", "application/json"), ("accept", "application/json")]
         self._headers = encode_headers([*headers, *([("authorization", f"Bearer {key}")] if key else [])])
         self._client = Client(
             "semantic_embeddings",
-            connect_timeout=timeout,
-            idle_timeout=timeout,
-            total_timeout=timeout,
+            connect_timeout=TIMEOUT,
+            idle_timeout=TIMEOUT,
+            total_timeout=TIMEOUT,
             proxy=environment_proxy(parse_base_url(self._url).origin),
             max_body=MAX_REPLY,
         )

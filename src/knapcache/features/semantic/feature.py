@@ -170,7 +170,7 @@ def open_semantic(context: ProxyContext) -> SemanticCalls:
     judge = Judge(
         tier.embed,
         upstreams=context.upstreams,
-        model=settings.semantic_judge or "",
+        model=settings.semantic_judge,
         meter=context.meter,
         spent=context.count_payment,
     )

@@ -107,15 +107,17 @@ class Judge:
         self,
         embed: Embed,
         *,
-        upstreams: Upstreams | None = None,
-        model: str | None = None,
-        meter: Meter | None = None,
-        spent: CountSpent | None = None,
+        upstreams: Upstreams,
+        model: str | None,
+        meter: Meter,
+        spent: CountSpent,
         timeout: float = TIMEOUT,
     ) -> None:
         self._embed, self._meter, self._spent, self._timeout = embed, meter, spent, timeout
         self._model = model or ""
-        self._upstream = judge_upstream(upstreams, model) if model else None
+        self._upstream = upstreams.for_model(model) if model else None
+        if model and self._upstream is None:
+            raise InvalidInput(f"semantic_judge is {model!r}, and no upstream serves that model")
         self._pool = DeadlinePool("knapcache-judge", threads=1)
         self._calls = asyncio.Semaphore(MAX_CALLS)
         self._plain_body = False
@@ -154,15 +156,11 @@ class Judge:
         except (UpstreamFailed, Incomplete, TimeoutError) as error:
             self._log_failure(str(error) or f"no answer within {self._timeout:g} seconds")
             return Judgement("undecided", "model")
-        usd = 0.0
-        if self._meter is not None:
-            model, seconds = complete.model or self._model, time.perf_counter() - started
-            bill = self._meter.bill(endpoint, model, complete.usage, seconds, service_tier=complete.tier)
-            usd = bill.usd or 0.0
-            if self._spent is not None:
-                self._spent(endpoint, model, pair.tenant, bill)
+        model, seconds = complete.model or self._model, time.perf_counter() - started
+        bill = self._meter.bill(endpoint, model, complete.usage, seconds, service_tier=complete.tier)
+        self._spent(endpoint, model, pair.tenant, bill)
         self._logged = False
-        return Judgement(read_verdict(answer_text(endpoint, complete.body, complete.form)), "model", usd)
+        return Judgement(read_verdict(answer_text(endpoint, complete.body, complete.form)), "model", bill.usd or 0.0)
 
     async def _send(self, upstream: Upstream, pair: AnswerPair, texts: tuple[str, ...]) -> tuple[Endpoint, bytes]:
         """Send the request; return its endpoint and the body of the response. Raises UpstreamFailed or Incomplete."""
@@ -205,14 +203,6 @@ class Judge:
 
 HEADERS: Mapping[str, str] = {"content-type": "application/json", "accept": "application/json"}
 ANTHROPIC_HEADERS: Mapping[str, str] = {**HEADERS, "anthropic-version": "2023-06-01"}
-
-
-def judge_upstream(upstreams: Upstreams | None, model: str) -> Upstream:
-    """Return the upstream that serves the judge's model, or raise InvalidInput."""
-    found = None if upstreams is None else upstreams.for_model(model)
-    if found is None:
-        raise InvalidInput(f"semantic_judge is {model!r}, and no upstream serves that model")
-    return found
 
 
 def judge_request(model: str, data: str, *, anthropic: bool, plain: bool) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import pytest
 from knapcache import Endpoint
 from knapcache.errors import InvalidInput
 from knapcache.features.semantic import judging
-from knapcache.features.semantic.judging import AnswerPair, Judge, Judgement, StoredAnswer
+from knapcache.features.semantic.judging import AnswerPair, Embed, Judge, Judgement, StoredAnswer
 from knapcache.price.meter import Bill, Meter
 from knapcache.proxy.settings import Settings
 from knapcache.proxy.upstream.upstreams import Upstreams
@@ -66,20 +66,26 @@ class JudgeRun:
     """Runs scenarios with a judge, and has what its calls cost."""
 
     def __init__(
-        self, upstream: FakeUpstream, *, model: str | None = MODEL, kind: str = "openai", timeout: float = 20.0
+        self,
+        upstream: FakeUpstream,
+        *,
+        model: str | None = MODEL,
+        kind: str = "openai",
+        timeout: float = 20.0,
+        embed: Embed = one_vector,
     ) -> None:
         self.spent: list[tuple[Endpoint, str, str, Bill]] = []
         url = upstream.url if kind == "anthropic" else upstream.openai_url
         self._settings = Settings(
             memory_only=True, upstreams=[{"name": "fake", "url": url, "kind": kind, "models": [MODEL], "retries": 0}]
         )
-        self._model, self._timeout = model, timeout
+        self._model, self._timeout, self._embed = model, timeout, embed
 
     def __call__(self, scenario: Callable[[Judge], Coroutine[Any, Any, Any]]) -> Any:
         async def run() -> Any:
             upstreams = Upstreams(self._settings)
             judge = Judge(
-                one_vector,
+                self._embed,
                 upstreams=upstreams,
                 model=self._model,
                 meter=Meter(),
@@ -239,11 +245,7 @@ def test_long_answers_are_not_sent_and_a_failing_embedder_is_undecided(upstream:
     def broken(_: Sequence[str]) -> npt.NDArray[np.float32]:
         raise RuntimeError("no such model")
 
-    async def run() -> Judgement | None:
-        judge = Judge(broken)
-        return await judge.verdict(OPEN)
-
-    assert asyncio.run(run()) == ("undecided", "failed", 0.0)
+    assert JudgeRun(upstream, embed=broken).verdict() == ("undecided", "failed", 0.0)
 
 
 def test_a_model_that_no_upstream_serves_is_an_error_of_the_settings(upstream: FakeUpstream) -> None:

@@ -295,18 +295,13 @@ def count(name: str, value: Any, least: int = 0) -> int:
 
 def time_of(name: str, value: Any) -> float:
     """Convert a time to seconds; raises BrokenLineError."""
-    time = finite(name, seconds_of(name, value))
+    time = seconds_of(name, value)
+    if not math.isfinite(time):
+        raise BrokenLineError(f"{name} must be finite, not {time}")
     for limit, factor in TIME_UNITS:
         if time >= limit:
             return time * factor
     return time
-
-
-def finite(name: str, value: float) -> float:
-    """Return a number; raises BrokenLineError if it is not finite."""
-    if not math.isfinite(value):
-        raise BrokenLineError(f"{name} must be finite, not {value}")
-    return value
 
 
 def kind_of(value: Any) -> str:
