@@ -21,6 +21,7 @@ from tests.support.semantic_control import LearnerControl, learner_feature
 STORED = "Where do swordfish live?"
 
 
+@pytest.mark.features
 def test_an_answer_by_similarity_names_the_question_that_was_answered() -> None:
     tier = LearnerControl()
     with contextlib.closing(AdminHarness(features=[learner_feature(tier)], show_content=True)) as harness:

@@ -147,6 +147,7 @@ def post(proxy: RunningProxy, text: str) -> int:
     return httpx.post(url, content=chat_body(text, model="gpt-4o"), headers=headers, timeout=60).status_code
 
 
+@pytest.mark.features
 def test_a_running_proxy_reports_limits_upstreams_and_its_store(
     receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
