@@ -15,70 +15,9 @@ from knapcache.keys.parse import parse_body
 from knapcache.model import Endpoint
 from knapcache.testing.prefix_provider.prompt import PromptBlock, anthropic_prompt, openai_prompt
 from tests.support.examples import examples
-from tests.support.marked_bodies import without_marks
+from tests.support.marked_bodies import BODIES, without_marks
 
 Body = dict[str, Any]
-WORDS = st.sampled_from(["", "a", "b", "a longer text", "ümläute"])
-TEXTS = st.sampled_from(["a", "b", "a longer text", "ümläute"])
-IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGVsbG8="}}
-
-
-def block(kind: str, text: str) -> Body:
-    """Return a content block of Anthropic."""
-    match kind:
-        case "text":
-            return {"type": "text", "text": text}
-        case "tool_use":
-            return {"type": "tool_use", "id": "toolu_1", "name": "look_up", "input": {"text": text}}
-        case "tool_result":
-            return {"type": "tool_result", "tool_use_id": "toolu_1", "content": text}
-        case "parts":
-            return {"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": text}, IMAGE]}
-        case "thinking":
-            return {"type": "thinking", "thinking": text, "signature": "c2ln"}
-        case _:
-            return IMAGE
-
-
-BLOCKS = st.builds(block, st.sampled_from(["text", "tool_use", "tool_result", "parts", "thinking", "image"]), WORDS)
-TOOLS = st.lists(st.builds(lambda name: {"name": name or "x", "input_schema": {"type": "object"}}, WORDS), max_size=2)
-
-
-@st.composite
-def anthropic_bodies(draw: st.DrawFn) -> Body:
-    body: Body = {"model": "claude-sonnet-4-6", "max_tokens": 9}
-    if tools := draw(TOOLS):
-        body["tools"] = tools
-    system = draw(st.one_of(st.none(), TEXTS, st.lists(st.builds(block, st.just("text"), TEXTS), max_size=2)))
-    if system is not None:
-        body["system"] = system
-    if choice := draw(st.sampled_from([None, {"type": "any"}])):
-        body["tool_choice"] = choice
-    content = st.one_of(TEXTS, st.lists(BLOCKS, min_size=1, max_size=3))
-    message = st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant"]), "content": content})
-    body["messages"] = draw(st.lists(message, min_size=1, max_size=3))
-    return body
-
-
-@st.composite
-def chat_bodies(draw: st.DrawFn) -> Body:
-    body: Body = {"model": "gpt-5.6"}
-    if tools := draw(TOOLS):
-        body["tools"] = [{"type": "function", "function": tool} for tool in tools]
-    part = st.one_of(
-        st.builds(block, st.just("text"), WORDS), st.just({"type": "image_url", "image_url": {"url": "https://a/b"}})
-    )
-    call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    messages = []
-    for role in draw(st.lists(st.sampled_from(["system", "user", "assistant", "tool"]), min_size=1, max_size=4)):
-        message: Body = {"role": role, "content": draw(st.one_of(TEXTS, st.lists(part, min_size=1, max_size=2)))}
-        if role == "tool":
-            message["tool_call_id"] = draw(st.sampled_from(["call_1", "call_2"]))
-        if role == "assistant" and draw(st.booleans()):
-            message["tool_calls"] = [call]
-        messages.append(message)
-    body["messages"] = messages
-    return body
 
 
 def provider_blocks(shape: str, body: Body) -> list[PromptBlock]:
@@ -118,7 +57,7 @@ CHOSEN = st.lists(st.integers(0, 9), max_size=6)
 FEW = settings(max_examples=examples(30, 100), suppress_health_check=[HealthCheck.too_slow])
 
 
-@given(anthropic_bodies(), anthropic_bodies(), CHOSEN, TTLS)
+@given(BODIES[Endpoint.MESSAGES], BODIES[Endpoint.MESSAGES], CHOSEN, TTLS)
 @FEW
 def test_messages(first: Body, second: Body, chosen: list[int], ttls: list[float]) -> None:
     check_same_prefixes(Endpoint.MESSAGES, first, second)
@@ -129,7 +68,7 @@ def test_messages(first: Body, second: Body, chosen: list[int], ttls: list[float
     check_marks(Endpoint.MESSAGES, first, chosen, ttls)
 
 
-@given(chat_bodies(), chat_bodies(), CHOSEN, TTLS)
+@given(BODIES[Endpoint.CHAT], BODIES[Endpoint.CHAT], CHOSEN, TTLS)
 @FEW
 def test_chat(first: Body, second: Body, chosen: list[int], ttls: list[float]) -> None:
     check_same_prefixes(Endpoint.CHAT, first, second)
