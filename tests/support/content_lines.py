@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import orjson
 
-from knapcache.features.content_log.file import ContentFile
+from knapcache.features.content_log.file import ContentFile, LogFilter
 from knapcache.features.content_log.record import LoggedContent, make_record
 from knapcache.features.content_log.redaction import TextRedactor
 from knapcache.model import Endpoint
@@ -45,3 +47,9 @@ def chat(text: str, answer: str = "Forty-two.", **fields: Any) -> LoggedContent:
 
 def write(file: ContentFile, *contents: LoggedContent) -> None:
     file.append([make_record(content, RULES) for content in contents])
+
+
+def logged(path: Path, **wanted: Any) -> list[dict[str, Any]]:
+    """Return the lines of a log that meet conditions, oldest first."""
+    with closing(ContentFile(path, create=False)) as file:
+        return list(file.lines(LogFilter(**wanted)))

@@ -18,7 +18,7 @@ from knapcache.features.content_log.log import BATCH, ContentLog
 from knapcache.features.content_log.record import MAX_CHARACTERS, MAX_JSON, MAX_REDACTED
 from knapcache.features.content_log.redaction import LinearRegex
 from tests.support.content_lines import chat as content
-from tests.support.content_lines import write
+from tests.support.content_lines import logged, write
 from tests.support.raw_client import CHAT, chat, exchange, message
 from tests.support.running_proxy import RunningProxy
 from tests.support.timing import check_linear, check_seconds, cpu_seconds, wait_until
@@ -44,8 +44,7 @@ def proxy_settings() -> dict[str, Any]:
 
 
 def lines(proxy: RunningProxy) -> list[dict[str, Any]]:
-    with contextlib.closing(ContentFile(proxy.proxy.settings.path / FILE_NAME, create=False)) as file:
-        return list(file.lines(LogFilter()))
+    return logged(proxy.proxy.settings.path / FILE_NAME)
 
 
 def post(body: str) -> bytes:
@@ -83,8 +82,7 @@ def test_requests_that_cannot_be_read_do_not_count_as_waiting_for_ever(tmp_path:
     assert not log._waiting_bytes
     log.close()
     assert log.dropped == 3 * BATCH // 2
-    with contextlib.closing(ContentFile(tmp_path / FILE_NAME)) as file:
-        assert file.count(LogFilter()) == 3 * BATCH // 2
+    assert len(logged(tmp_path / FILE_NAME)) == 3 * BATCH // 2
 
 
 def test_what_is_cut_is_redacted_however_short_the_rest_becomes(tmp_path: Path) -> None:
@@ -96,8 +94,7 @@ def test_what_is_cut_is_redacted_however_short_the_rest_becomes(tmp_path: Path) 
         log = ContentLog(tmp_path / f"{shift}.sqlite", 10_000_000, 1.0, ["emails", "keys"])
         log.append(content(text), len(text))
         log.close()
-        with contextlib.closing(ContentFile(tmp_path / f"{shift}.sqlite")) as file:
-            (line,) = file.lines(LogFilter())
+        (line,) = logged(tmp_path / f"{shift}.sqlite")
         assert PRIVATE_KEY[:6] not in json.dumps(line["request"])
         assert line["cut"]
 
@@ -117,8 +114,7 @@ def test_a_long_request_is_redacted_up_to_a_bound(tmp_path: Path) -> None:
     log.append(content("long")._replace(body={"model": "m", "messages": parts}), 4_000_000)
     log.close()
     assert counted < 2 * MAX_REDACTED
-    with contextlib.closing(ContentFile(tmp_path / FILE_NAME)) as file:
-        (line,) = file.lines(LogFilter())
+    (line,) = logged(tmp_path / FILE_NAME)
     assert line["cut"]
     assert "@" not in json.dumps(line["request"])
     assert len(json.dumps(line["request"])) <= 2 * MAX_JSON

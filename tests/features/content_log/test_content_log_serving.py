@@ -11,8 +11,9 @@ import httpx
 import openai
 import pytest
 
-from knapcache.features.content_log.file import ContentFile, LogFilter
+from knapcache.features.content_log.file import ContentFile
 from knapcache.testing import FakeUpstream
+from tests.support.content_lines import logged
 from tests.support.proxy_fixtures import Start
 from tests.support.proxy_process import ProxyProcess
 from tests.support.running_proxy import RunningProxy
@@ -21,25 +22,13 @@ from tests.support.timing import wait_until
 MAIL, KEY = "jane.doe@example.org", "sk-proj-aaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 
 
-def lines(folder: Path, count: int = 0, **wanted: Any) -> list[dict[str, Any]]:
+def lines(folder: Path, count: int) -> list[dict[str, Any]]:
     """Return the lines of a log, when there are so many."""
-    found: list[dict[str, Any]] = []
-
-    def are_written() -> bool:
-        if (folder / "content.sqlite").exists():
-            with contextlib.closing(ContentFile(folder / "content.sqlite", create=False)) as file:
-                found[:] = file.lines(LogFilter(**wanted))
-            return len(found) >= count
-        return False
-
-    wait_until(are_written, lambda: f"{count} lines; there are {len(found)}")
-    file_check(folder)
-    return found
-
-
-def file_check(folder: Path) -> None:
-    with contextlib.closing(ContentFile(folder / "content.sqlite", create=False)) as file:
+    path = folder / "content.sqlite"
+    wait_until(lambda: path.exists() and len(logged(path)) >= count, f"{count} lines")
+    with contextlib.closing(ContentFile(path, create=False)) as file:
         file.check()
+    return logged(path)
 
 
 def messages(text: str) -> Any:
