@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 from typing import Any
 
@@ -33,35 +32,24 @@ limits = {{ usd_per_day = {DOLLARS} }}
 """
 
 
-async def post(url: str, tenant: str, text: str) -> tuple[int, dict[str, str], bytes]:
-    """Send one request on a connection of its own, and return the response."""
-    host, _, port = url.removeprefix("http://").partition(":")
-    question = {"model": "gpt-4o", "max_tokens": 60, "messages": [{"role": "user", "content": text}]}
-    body = json.dumps(question).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer key-{tenant}\r\n"
-    head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
-    reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(head.encode() + body)
-    answer = await reader.read()
-    writer.close()
-    first, _, content = answer.partition(b"\r\n\r\n")
-    status, *lines = first.decode().split("\r\n")
-    return int(status.split()[1]), dict(line.lower().split(": ", 1) for line in lines), content
-
-
-async def call_until_refused(url: str, tenant: str, number: int) -> int:
+async def call_until_refused(client: httpx.AsyncClient, tenant: str, number: int) -> int:
     """Return 200, or 429 when the limit is used up. Calls in flight that may use it up are waited for."""
+    message = {"role": "user", "content": f"question {number:03} of one of many callers"}
+    question = {"model": "gpt-4o", "max_tokens": 60, "messages": [message]}
+    headers = {"authorization": f"Bearer key-{tenant}", "connection": "close"}
     while True:
-        status, headers, content = await post(url, tenant, f"question {number:03} of one of many callers")
-        assert status in (200, 429), content
-        final = tenant == "counted" or headers.get("x-should-retry") == "false"
-        if status == 200 or final:
-            return status
+        response = await client.post("/v1/chat/completions", json=question, headers=headers)
+        assert response.status_code in (200, 429), response.text
+        final = tenant == "counted" or response.headers.get("x-should-retry") == "false"
+        if response.status_code == 200 or final:
+            return response.status_code
         await asyncio.sleep(0.2)
 
 
 async def all_callers(url: str, tenant: str, callers: int) -> list[int]:
-    return await asyncio.gather(*(call_until_refused(url, tenant, number) for number in range(callers)))
+    connections = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(base_url=url, timeout=60, limits=connections) as client:
+        return await asyncio.gather(*(call_until_refused(client, tenant, number) for number in range(callers)))
 
 
 def used(proxy: ProxyProcess, tenant: str) -> dict[str, Any]:

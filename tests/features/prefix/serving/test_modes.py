@@ -61,11 +61,11 @@ def marks_of(value: Any) -> list[Any]:
     return own + [mark for name, item in value.items() if name != "cache_control" for mark in marks_of(item)]
 
 
-def talk(tier: TieredProxy, turns: int, *, seconds: float = 20.0, **fields: Any) -> None:
-    """Send the turns of a conversation one after the other."""
-    for turn in range(1, turns + 1):
+def talk(tier: TieredProxy, turns: int, *, first: int = 1, **fields: Any) -> None:
+    """Send the turns of a conversation one after the other, every 20 seconds."""
+    for turn in range(first, turns + 1):
         assert tier.post(conversation(turn, **fields)).status == 200
-        tier.clock.advance(seconds)
+        tier.clock.advance(20.0)
 
 
 @pytest.mark.parametrize("mode", ["off", "observe"])
@@ -221,9 +221,7 @@ def test_a_callers_error_does_not_end_marking(tier: TieredProxy) -> None:
 def test_predictions_recover_when_the_provider_forgets(tier: TieredProxy) -> None:
     talk(tier, 4)
     tier.provider.forget()
-    for turn in range(5, 9):
-        assert tier.post(conversation(turn)).status == 200
-        tier.clock.advance(20.0)
+    talk(tier, 8, first=5)
     events = tier.prefix_events()
     assert [event.read for event in events] == [request.charge.read for request in tier.provider.ledger]
     assert [event.predicted == event.read for event in events] == [True] * 4 + [False] + [True] * 3
@@ -263,9 +261,7 @@ def test_a_stream_that_was_cut_has_written_its_prefix(tier: TieredProxy) -> None
     tier.provider.fail("cut")
     tier.post(conversation(5, stream=True))
     tier.clock.advance(20.0)
-    for turn in range(6, 9):
-        assert tier.post(conversation(turn)).status == 200
-        tier.clock.advance(20.0)
+    talk(tier, 8, first=6)
     ledger = tier.provider.ledger
     assert [request.charge.read for request in ledger[4:]] == [request.charge.tokens for request in ledger[3:-1]]
     assert [event.predicted for event in tier.prefix_events()[-2:]] == [request.charge.read for request in ledger[-2:]]

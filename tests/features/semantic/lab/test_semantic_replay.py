@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from knapcache.features.semantic.lab.replay import (
     exclude_long,
 )
 from knapcache.features.semantic.lab.report import facts, figure_png, summary, wrong_rows
+from tests.features.semantic.word_vectors import WordVectors
 
 NEW, SHADOW, AUDIT, SERVED = ReplayOutcome.NEW, ReplayOutcome.SHADOW, ReplayOutcome.AUDIT, ReplayOutcome.SERVED
 WORDINGS = (
@@ -41,31 +41,6 @@ def question(text: str, truth: object = None, **more: object) -> LoggedQuestion:
 def word_vectors(questions: Sequence[LoggedQuestion]) -> npt.NDArray[np.float32]:
     """Return sums of random vectors, one for each word: texts with common words are near."""
     return WordVectors().embed([each.text for each in questions])
-
-
-@cache
-def word_vector(word: str) -> npt.NDArray[np.float64]:
-    vector = np.random.default_rng(list(word.encode())).normal(size=64)
-    return 4.0 * vector if word.isdecimal() else vector
-
-
-class WordVectors:
-    """An embedder whose vectors are sums of random ones, one for each word; those of numbers are longer."""
-
-    build, dimensions = "words", 64
-    calls = 0
-
-    def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        self.calls += 1
-        found = np.zeros((len(texts), self.dimensions), dtype=np.float32)
-        for row, text in enumerate(texts):
-            for word in text.lower().strip("?.").split():
-                found[row] += word_vector(word)
-            found[row] /= max(1e-9, float(np.linalg.norm(found[row])))
-        return found
-
-    def tokens(self, text: str) -> int:
-        return len(text.split())
 
 
 def run(questions: Sequence[LoggedQuestion], error: float, **options: Any) -> SemanticReplay:

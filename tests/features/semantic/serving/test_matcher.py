@@ -28,15 +28,15 @@ from knapcache.keys import KeyedRequest
 from knapcache.keys.parse import ParsedBody
 from knapcache.model import Endpoint
 from knapcache.store.sqlite.rows import Sealer
+from tests.features.semantic.word_vectors import WordVectors
 
 POISON = "plutonium"
 STORED, SAME, OTHER = "How do I bake bread?", "How can I bake bread?", "Who painted the night watch?"
 
 
-class BagOfWords:
-    """Vectors of words, so that texts with many words in common are near."""
+class FailingVectors(WordVectors):
+    """Vectors of words, unless the model is broken or a text causes a fault."""
 
-    build, dimensions = "words-1", 64
     broken = False
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -44,15 +44,7 @@ class BagOfWords:
             raise OSError("no model")
         if any(POISON in text for text in texts):
             raise ValueError(f"not a number: {texts}")
-        rows = np.zeros((len(texts), self.dimensions), np.float32)
-        for row, text in zip(rows, texts, strict=True):
-            for word in text.lower().strip("?").split():
-                row[sum(word.encode()) % self.dimensions] += 1.0
-        found: NDArray[np.float32] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-        return found
-
-    def tokens(self, text: str) -> int:
-        return len(text.split())
+        return super().embed(texts)
 
 
 @pytest.fixture
@@ -71,7 +63,7 @@ def memory_log() -> SqliteLog:
 
 
 def matcher(cache: InternalCache, log: SqliteLog | None = None, **options: Any) -> Matcher:
-    return Matcher(cache, BagOfWords(), log or memory_log(), {"": 0.1}, 100, **options)
+    return Matcher(cache, FailingVectors(), log or memory_log(), {"": 0.1}, 100, **options)
 
 
 def ask(cache: InternalCache, text: str, *, mode: str = "on", max_age: float | None = None, system: str = "") -> Asked:
@@ -216,8 +208,8 @@ def test_other_errors_are_applied_to_all_labels(cache: InternalCache) -> None:
 def test_labels_of_another_model_or_with_other_features_do_not_count(cache: InternalCache) -> None:
     log = memory_log()
     certify(matcher(cache, log))
-    other = BagOfWords()
-    other.build = "words-2"
+    other = FailingVectors()
+    other.build = "other words"
     assert Matcher(cache, other, log, {"": 0.1}, 100).levels == {"": -1}
     log = memory_log()
     tier = matcher(cache, log)
