@@ -151,3 +151,4 @@ def test_wrong_arguments_are_one_line(
 def test_a_folder_without_a_log_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path, "search") == 2
     assert "content.sqlite does not exist: the setting content_log was never on" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

@@ -218,9 +218,3 @@ def test_a_damaged_file_is_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFi
         assert file.count(LogFilter()) == 1
     assert (tmp_path / "content.sqlite.damaged").read_bytes().startswith(b"no database")
     assert "is damaged" in caplog.text
-
-
-def test_a_file_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="does not exist"):
-        ContentFile(tmp_path / "content.sqlite", create=False)
-    assert list(tmp_path.iterdir()) == []

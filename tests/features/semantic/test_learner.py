@@ -64,15 +64,6 @@ def test_audits_are_more_frequent_after_a_wrong_label() -> None:
     assert learner.audit_rate == RAISED_AUDIT_RATE
 
 
-def test_wrong_labels_end_the_certificate() -> None:
-    learner = certified(SemanticLearner(), 2000)
-    found = match(learner, SAME)
-    for k in range(5):
-        learner.add(found._replace(key=b"%d" % k).label(True, "audit"))
-    assert learner.report()["level"] == -1
-    assert learner.report()["alarms"] == 1
-
-
 def test_the_report_says_what_other_errors_would_serve() -> None:
     learner = certified(SemanticLearner(0.005), 900)
     match(learner, SAME)

@@ -113,21 +113,15 @@ def _bounded(value: Mapping[str, Any], redactor: TextRedactor) -> tuple[dict[str
     """Return a redacted copy of at most MAX_JSON bytes, and whether something was left out."""
     if not value:
         return {}, False
-    redacted = _BoundedCopy(redactor, MAX_CHARACTERS).copy(value)
-    cut = redacted.cut
+    redacted, cut = _BoundedCopy(redactor, MAX_CHARACTERS).copy(value)
     for length in LENGTHS:
-        if len(orjson.dumps(redacted.value)) <= MAX_JSON:
-            return redacted.value, cut
-        redacted, cut = _BoundedCopy(None, length).copy(redacted.value), True
-    if len(orjson.dumps(redacted.value)) <= MAX_JSON:
-        return redacted.value, True
-    kept = {name: each for name, each in redacted.value.items() if len(orjson.dumps(each)) <= 1024}
+        if len(orjson.dumps(redacted)) <= MAX_JSON:
+            return redacted, cut
+        redacted, cut = _BoundedCopy(None, length).copy(redacted)[0], True
+    if len(orjson.dumps(redacted)) <= MAX_JSON:
+        return redacted, True
+    kept = {name: each for name, each in redacted.items() if len(orjson.dumps(each)) <= 1024}
     return (kept if len(orjson.dumps(kept)) <= MAX_JSON else {}), True
-
-
-class _Copied(NamedTuple):
-    value: dict[str, Any]
-    cut: bool
 
 
 class _BoundedCopy:
@@ -137,9 +131,10 @@ class _BoundedCopy:
         self._redactor, self._length = redactor, length
         self._nodes, self._redacted, self._cut = 0, 0, False
 
-    def copy(self, value: Mapping[str, Any]) -> _Copied:
+    def copy(self, value: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+        """Return a copy, and whether something was left out."""
         copied = {self._text(name): self._value(name, each) for name, each in self._counted(value.items())}
-        return _Copied(copied, self._cut)
+        return copied, self._cut
 
     def _value(self, name: str, value: Any, depth: int = 0) -> Any:
         if isinstance(value, str):

@@ -1,7 +1,7 @@
 """The prefix tier's decisions: where to mark a request, learned from what returns and from what the provider reports.
 
     placement = learner.place(request)          before the call: marks, and the bill that is expected
-    report = learner.report(placement, bill)    after the answer: the bill that the provider has reported
+    expected, paid = learner.report(placement, bill)    after the answer: the bill that the provider has reported
 
 The same code runs in the lab and in the proxy. It does not know whether the provider honours upgrades
 (provider_cache.py). It assumes so, and compares: when a prefix was to be read that lives only by an upgrade, and the
@@ -42,15 +42,6 @@ class Placement(NamedTuple):
     continues: Continuation
 
 
-class RequestReport(NamedTuple):
-    """The expected bill of one request, and its cost by each rule."""
-
-    expected: InputTokens
-    """With its marks, by the model of the provider's cache."""
-    paid: dict[str, float]
-    """By rule, in plain tokens."""
-
-
 class PrefixLearner:
     """Decides for one upstream. Requests may be placed and reported a little out of the order of their times."""
 
@@ -80,8 +71,8 @@ class PrefixLearner:
         certain = hit is not None and hit.certain(request.time)
         return Placement(request, rule, marks, self._cache.billed(request, marks, hit), hit, certain, continues)
 
-    def report(self, placement: Placement, bill: InputTokens | None) -> RequestReport:
-        """Count a request and its answer.
+    def report(self, placement: Placement, bill: InputTokens | None) -> tuple[InputTokens, dict[str, float]]:
+        """Count a request and its answer. Return the expected bill, and what each rule would pay, in plain tokens.
 
         bill   as the provider has reported it; None: unknown, or the request was not sent with these marks
 
@@ -95,7 +86,7 @@ class PrefixLearner:
         if bill is not None and not (bill.read or bill.short_written or bill.long_written):
             self._cache.forget([request.positions[mark.at] for mark in marks])  # too short for this model
         self._conversations.count(request, placement.continues)
-        return RequestReport(expected, self._tournament.observe(request, placement.continues))
+        return expected, self._tournament.observe(request, placement.continues)
 
     def _check(self, placement: Placement, bill: InputTokens) -> None:
         """Compare the tokens that were read with those that were expected, and correct what is taken to be cached."""

@@ -158,8 +158,8 @@ class PrefixTier:
         if learner is None or placement is None:
             return reported_event(self.mode, counted, **fields)
         request = self._lengths.correct(placement.request, call.blocks.sizes[-1], tokens, call.model)
-        report = learner.report(placement._replace(request=request), counted if call.as_placed else None)
-        bills = {**report.paid, "learned": learner.tariff.cost(report.expected)}
+        expected, paid = learner.report(placement._replace(request=request), counted if call.as_placed else None)
+        bills = {**paid, "learned": learner.tariff.cost(expected)}
         if counted is not None:
             bills["paid"] = learner.tariff.cost(counted)
         return reported_event(
@@ -168,7 +168,7 @@ class PrefixTier:
             **fields,
             rule=placement.rule,
             below=request.end.tokens < request.minimum,
-            predicted=report.expected.read,
+            predicted=expected.read,
             bills=bills,
             tokens=request.tokens,
             positions=tuple((hash(each.id), each.tokens) for each in request.positions),

@@ -140,11 +140,6 @@ def test_another_frame_or_a_form_that_is_excluded_never_matches(client: Semantic
     assert client.ask(question, **fields).outcome == "hit"
 
 
-def test_a_veto_keeps_an_answer_from_being_served(client: SemanticClient) -> None:
-    assert client.ask("How do I lose 5 kg with sport?").outcome == "miss"
-    assert client.ask("How can I lose 7 kg with sport?").outcome == "miss"
-
-
 def test_a_pair_that_was_marked_wrong_is_not_served_again(
     tier: TierProxy, client: SemanticClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,14 +66,6 @@ def redact_emails(text: str) -> str:
     return EMAIL.sub("[email]", text) if "@" in text else text
 
 
-def redact_keys(text: str) -> str:
-    return KEY.sub("[key]", text)
-
-
-def redact_cards(text: str) -> str:
-    return DIGITS.sub(_without_cards, text)
-
-
 def _without_cards(match: re.Match[str]) -> str:
     """Replace the card numbers in a run of digits. A number begins and ends at a separator or an end of the run."""
     parts = re.split(r"([ -])", match[0])
@@ -108,7 +100,11 @@ def _card_end(groups: list[str], start: int) -> int | None:
     return found
 
 
-BUILT_IN: dict[str, Rule] = {"emails": redact_emails, "keys": redact_keys, "cards": redact_cards}
+BUILT_IN: dict[str, Rule] = {
+    "emails": redact_emails,
+    "keys": partial(KEY.sub, "[key]"),
+    "cards": partial(DIGITS.sub, _without_cards),
+}
 
 
 def redaction_rules(names: Iterable[str]) -> list[Rule]:
