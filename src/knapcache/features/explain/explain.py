@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from knapcache.cache.key_history import KeyRecord
@@ -86,37 +87,29 @@ ANSWERS = {
 """What became of the answer of a request, by the next record of its key."""
 
 
+@dataclass(frozen=True, kw_only=True)
 class Explainer:
-    """Explains the recent requests."""
+    """Explains one of the recent requests."""
 
-    def __init__(self, context: ProxyContext, tenant_name: Callable[[str], str]) -> None:
-        self._context, self._tenant_name = context, tenant_name
+    context: ProxyContext
+    tenant_name: Callable[[str], str]
+    event: Event
+    earlier: list[Event]
+    """Recent requests for the same key."""
+    content: bool
+    """With parts of prompts."""
+    all_tenants: bool
+    """Compare with the entries of other tenants, too."""
 
-    def detail(
-        self,
-        model: type[RequestDetail],
-        row: dict[str, Any],
-        event: Event,
-        earlier: list[Event],
-        *,
-        content: bool,
-        all_tenants: bool,
-    ) -> RequestDetail:
-        """Return the details of a request.
-
-        model         has the fields of features
-        row           the request as it is listed
-        earlier       recent requests for the same key
-        content       with parts of prompts
-        all_tenants   compare with the entries of other tenants, too
-        """
-        browser = self._context.cache.browser
+    def detail(self, model: type[RequestDetail], row: dict[str, Any]) -> RequestDetail:
+        """Return the details of the request. model: has the fields of features; row: the request as it is listed."""
+        event, browser = self.event, self.context.cache.browser
         key = bytes.fromhex(event.key)
         records, since = browser.records(key) if key else ([], 0.0)
         canonical = browser.request(key) if key else None
         entry = browser.entry(key) if key else None
-        features = self._context.features.active
-        said = {feature.name: feature.explain(event, content=content) for feature in features}
+        features = self.context.features.active
+        said = {feature.name: feature.explain(event, content=self.content) for feature in features}
         answered = next((one.why for one in said.values() if one.why is not None), None)
         texts: dict[str, Any] = {feature.name: said[feature.name].text for feature in features if feature.explains}
         known_words = next((one.words for one in said.values() if one.words), None)
@@ -125,44 +118,35 @@ class Explainer:
             attempts=list(event.attempts),
             tried=[one.text for one in event.tried],
             reason=event.reason,
-            words=(known_words if canonical is None else outline_of(canonical).words) if content else None,
+            words=(known_words if canonical is None else outline_of(canonical).words) if self.content else None,
             stored=entry is not None,
             answer=answer_of(event, records, self._route(event), stored=entry is not None),
             **texts,
             why=(
-                self._miss(event, earlier, records, since, canonical, content=content, all_tenants=all_tenants)
+                self._miss(records, since, canonical)
                 if event.outcome == "miss"
-                else answered or other(event, earlier, stored_at(event, records, entry))
+                else answered or other(event, self.earlier, stored_at(event, records, entry))
             ),
         )
 
     def _route(self, event: Event) -> RouteSettings | None:
-        return next((route for route in self._context.settings.route if route.name == event.route), None)
+        return next((route for route in self.context.settings.route if route.name == event.route), None)
 
-    def _miss(
-        self,
-        event: Event,
-        earlier: list[Event],
-        records: list[KeyRecord],
-        since: float,
-        canonical: bytes | None,
-        *,
-        content: bool,
-        all_tenants: bool,
-    ) -> Explanation:
+    def _miss(self, records: list[KeyRecord], since: float, canonical: bytes | None) -> Explanation:
+        event = self.event
         if not event.key:
             text = "The streamed answer was longer than the setting max_answer, so it was forwarded and not stored."
             return Explanation(kind="not_stored", title="Too long to be stored", text=text)
         return (
             asked(event, records, self._route(event))
             or became(event, records)
-            or self._repeated(event, earlier)
-            or self._compared(event, since, canonical, content=content, all_tenants=all_tenants)
+            or self._repeated()
+            or self._compared(since, canonical)
         )
 
-    def _repeated(self, event: Event, earlier: list[Event]) -> Explanation | None:
+    def _repeated(self) -> Explanation | None:
         """Explain a miss by an identical request that was answered shortly before."""
-        missed = [one for one in earlier if one.outcome == "miss"]
+        missed = [one for one in self.earlier if one.outcome == "miss"]
         if not missed:
             return None
         last, route = missed[-1], self._route(missed[-1])
@@ -174,8 +158,8 @@ class Explainer:
         if why:
             text = f"An identical request was answered before, but that answer was not stored: {why}."
             return Explanation(kind="not_stored", title="An earlier answer was not stored", text=text, at=last.time)
-        settings = self._context.settings
-        if last.time + last.seconds + SHARING_DELAY <= event.time or (settings.store is None and settings.workers == 1):
+        settings, end = self.context.settings, last.time + last.seconds
+        if end + SHARING_DELAY <= self.event.time or (settings.store is None and settings.workers == 1):
             return None
         sharing = "proxies" if settings.store is not None else "workers"
         text = {
@@ -186,10 +170,9 @@ class Explainer:
         }[sharing]
         return Explanation(kind="other_worker", title=f"Not yet shared between {sharing}", text=text, at=last.time)
 
-    def _compared(
-        self, event: Event, since: float, canonical: bytes | None, *, content: bool, all_tenants: bool
-    ) -> Explanation:
+    def _compared(self, since: float, canonical: bytes | None) -> Explanation:
         """Explain a miss by the nearest entry, or by nothing like it being stored."""
+        event = self.event
         text = "No answer to this request is known to have been stored before."
         if event.time >= since:
             recorded = duration(event.time - since)
@@ -198,16 +181,16 @@ class Explainer:
             text += " The request itself is no longer known, so it cannot be compared with the stored ones."
             return Explanation(kind="new", title="New request", text=text)
         request = read_canonical(canonical)
-        tenant = None if all_tenants or request is None else request.namespace
-        found = self._context.cache.browser.compare(canonical, event.time, tenant)
+        tenant = None if self.all_tenants or request is None else request.namespace
+        found = self.context.cache.browser.compare(canonical, event.time, tenant)
         counts: dict[str, Any] = {"compared": found.coverage.read, "entries": found.coverage.entries}
         if found.nearest is None or not found.nearest.similar:
             unread = found.coverage.entries - found.coverage.read
             text += " No similar request is stored now."
             text += f" Not compared yet: {counted(unread, 'older entry', 'older entries')}." if unread > 0 else ""
             return Explanation(kind="new", title="New request", text=text, **counts)
-        shown = found.nearest.differences if content else without_content(found.nearest.differences)
-        entry = self._similar(found.nearest, shown, stored=found.stored, content=content)
+        shown = found.nearest.differences if self.content else without_content(found.nearest.differences)
+        entry = self._similar(found.nearest, shown, stored=found.stored)
         counts |= {"nearest": entry}
         stored, gone = ("is", "") if found.stored else ("was", " Its answer is no longer stored.")
         fields = [each.field for each in shown]
@@ -224,18 +207,16 @@ class Explainer:
         title = "A similar request was stored, but not the same"
         return Explanation(kind="different", title=title, text=text, **counts)
 
-    def _similar(
-        self, nearest: NearestRequest, shown: list[Difference], *, stored: bool, content: bool
-    ) -> SimilarEntry:
+    def _similar(self, nearest: NearestRequest, shown: list[Difference], *, stored: bool) -> SimilarEntry:
         request = nearest.request
         return SimilarEntry(
             key=nearest.key.hex(),
             endpoint=request.kind,
             model=public_value("model", request.body.get("model")) or "",
-            tenant=self._tenant_name(request.namespace),
+            tenant=self.tenant_name(request.namespace),
             created=nearest.created,
             stored=stored,
-            words=words_of(request) if content else None,
+            words=words_of(request) if self.content else None,
             differences=[
                 FieldDifference(field=each.field, text=each.text, here=each.here, there=each.there) for each in shown
             ],

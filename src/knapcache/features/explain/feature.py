@@ -25,7 +25,6 @@ class ExplainFeature(Feature):
         features = [feature for feature in self.context.features.active if feature.explains]
         fields: dict[str, Any] = {one.name: (str, Field(description=one.explains)) for one in features}
         model = create_model("RequestDetail", __base__=RequestDetail, __doc__=RequestDetail.__doc__, **fields)
-        explainer = Explainer(self.context, admin.tenant_name)
 
         async def serve(request: AdminRequest) -> RequestDetail:
             assert request.caller is not None
@@ -35,10 +34,15 @@ class ExplainFeature(Feature):
             if found is None:
                 raise RequestRejected(404, "This request is not among the recent ones.", "not_found")
             event, row = found[0], row_of(serial, *found)
-            earlier, all_tenants = admin.recent.earlier(event), request.caller.identity.role == "operator"
-            detail = await admin.in_thread(
-                lambda: explainer.detail(model, row, event, earlier, content=content, all_tenants=all_tenants)
+            explainer = Explainer(
+                context=self.context,
+                tenant_name=admin.tenant_name,
+                event=event,
+                earlier=admin.recent.earlier(event),
+                content=content,
+                all_tenants=request.caller.identity.role == "operator",
             )
+            detail = await admin.in_thread(lambda: explainer.detail(model, row))
             if content:
                 await admin.write_record(request.record("request", 200, key=event.key, content=True))
             return detail

@@ -106,21 +106,6 @@ def test_a_marked_body_is_the_callers_text_with_marks(tier: TieredProxy) -> None
     assert all(request.charge.read > 0 for request in tier.provider.ledger[SURE + 1 :])
 
 
-def test_a_conversation_with_tools_thinking_and_images(tier: TieredProxy) -> None:
-    use = {"type": "tool_use", "id": "toolu_1", "name": "look_up", "input": {"text": "x"}}
-    thinking = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
-    messages: list[Any] = [{"role": "user", "content": [IMAGE, text("look", 400)]}]
-    for turn in range(6):
-        request = {"model": SONNET, "max_tokens": 9, "system": "s" * 500, "tools": [TOOL], "messages": messages}
-        assert tier.post(request).status == 200
-        tier.clock.advance(20.0)
-        result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [text(f"result {turn}", 100), IMAGE]}
-        answer = {"role": "assistant", "content": [thinking, use]}
-        messages = [*messages, answer, {"role": "user", "content": [result]}]
-    assert [request.status for request in tier.provider.ledger] == [200] * 6
-    assert all(request.charge.read > 0 for request in tier.provider.ledger[SURE + 1 :])
-
-
 def test_streams_are_marked_and_their_usage_is_learned_from(tier: TieredProxy) -> None:
     with anthropic.Anthropic(base_url=tier.proxy.url, api_key="one", max_retries=0) as sdk:
         for turn in range(1, 7):
