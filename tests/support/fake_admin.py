@@ -23,7 +23,7 @@ from starlette.routing import Route
 from knapcache.features.prefix.feature import prefix_summary
 from knapcache.features.prefix.settings import PrefixMode
 from knapcache.features.prefix.totals import PrefixTotals
-from knapcache.features.semantic.admin import SemanticAdmin, TierReports
+from knapcache.features.semantic.admin import SemanticAdmin
 from knapcache.features.semantic.event import RecentMatches
 from knapcache.features.semantic.totals import SemanticTotals
 from knapcache.proxy.admin.pages import Pages, feature_panels, panel_row
@@ -324,7 +324,6 @@ class FakeAdmin:
             settings,
             services,
             self.tier,
-            TierReports(self.tier),
             self.matches,
             lambda verdict: self.matches.consume_verdicts([verdict]),
         )

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from knapcache.errors import StoreError
-from knapcache.features.semantic.admin import TierReports
 from knapcache.features.semantic.differences import FEATURES
 from knapcache.features.semantic.event import RecentMatches, SemanticEvent
 from knapcache.features.semantic.feature import SemanticFeature
@@ -25,7 +24,7 @@ class LearnerFeature(SemanticFeature):
     def __init__(self, context: ProxyContext, tier: LearnerControl) -> None:
         Feature.__init__(self, context)
         self.calls = SimpleNamespace(tier=tier)  # type: ignore[assignment]
-        self.reports, self.matches = TierReports(tier), RecentMatches()
+        self.matches = RecentMatches()
         self._counted, self._reports = SemanticTotals(), ()
         context.events.add_consumer(self)
 
@@ -46,6 +45,7 @@ class LearnerControl(SemanticTier):
         self.failure = ""
         self.marked: list[str] = []
         self.swept = 0
+        self._reported = []
 
     def add_labels(self, count: int, *, wrong: int = 0, risk: float = 0.001, scope: str = "") -> None:
         """Add labels of matches with one risk, the wrong ones last."""
@@ -55,7 +55,7 @@ class LearnerControl(SemanticTier):
                 Label(key, (0.0,) * len(FEATURES), risk, risk, k >= count - wrong, "shadow", time.time())
             )
 
-    async def report(self) -> list[dict[str, Any]]:
+    async def _report(self) -> list[dict[str, Any]]:
         common = {
             "mode": self.served_mode,
             "failure": self.failure,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from knapcache.features.semantic import admin as semantic
+from knapcache.features.semantic import tier as tier_module
 from knapcache.features.semantic.admin import differing_words
 from knapcache.features.semantic.certificate import LEVELS
 from knapcache.features.semantic.differences import FEATURES
@@ -200,8 +200,8 @@ def test_a_tier_that_does_not_answer_delays_nothing(
         await asyncio.sleep(60)
         return []
 
-    monkeypatch.setattr(tier, "report", hang)
-    monkeypatch.setattr(semantic, "REPORT_SECONDS", 0.05)
+    monkeypatch.setattr(tier, "_report", hang)
+    monkeypatch.setattr(tier_module, "REPORT_SECONDS", 0.05)
     found = client.get(PATH).json()
     assert found["problem"] == "it is too busy to answer"
     assert [scope["scope"] for scope in found["scopes"]] == ["team-a", "team-b"], "as it was last known"

@@ -6,7 +6,6 @@ of this proxy.
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -38,8 +37,6 @@ from knapcache.proxy.admin_routes import AdminServices, Route
 from knapcache.proxy.http.asgi_request import RequestRejected
 from knapcache.proxy.settings import Settings
 
-REPORT_SECONDS = 2.0
-"""How long the tier may take for a report: the numbers of the proxy do not wait for it."""
 WRONG = ("different", "undecided")
 """Verdicts that count as wrong."""
 NOT_STARTED: dict[str, Any] = {
@@ -184,23 +181,6 @@ class SemanticStatus(ResponseModel):
     matches: Annotated[list[MatchRow], Field(description="Newest first.")]
 
 
-class TierReports:
-    """Reads the state of the tier, which may be too busy to answer."""
-
-    def __init__(self, tier: SemanticTier) -> None:
-        self._tier = tier
-        self._last: list[dict[str, Any]] = []
-
-    async def read(self) -> list[dict[str, Any]]:
-        """Return the state of each scope. Of a tier that does not answer, the last one."""
-        try:
-            async with asyncio.timeout(REPORT_SECONDS):
-                self._last = await self._tier.report()
-        except TimeoutError:
-            return [one | {"failure": one.get("failure") or "it is too busy to answer"} for one in self._last]
-        return self._last
-
-
 @dataclass
 class SemanticAdmin:
     """Serves the routes."""
@@ -208,7 +188,6 @@ class SemanticAdmin:
     settings: Settings
     admin: AdminServices
     tier: SemanticTier
-    reports: TierReports
     matches: RecentMatches
     append_verdict: Callable[[VerdictEvent], object]
     marking: set[str] = field(default_factory=set)
@@ -228,7 +207,7 @@ class SemanticAdmin:
         content = await self.admin.listed_content(request, "semantic")
         self.admin.flush_events()
         matches = self.matches.newest(request.parameters.limit, request.parameters.scope)
-        reports = await self.reports.read()
+        reports = await self.tier.report()
         return await self.admin.in_thread(lambda: self.status(reports, matches, content=content))
 
     async def post_feedback(self, request: AdminRequest) -> MarkedMatch:

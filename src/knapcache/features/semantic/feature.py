@@ -13,7 +13,7 @@ from prometheus_client.core import Metric
 
 from knapcache.cache.options import seal_secret
 from knapcache.errors import InvalidInput, StoreError, UpstreamFailed
-from knapcache.features.semantic.admin import SemanticAdmin, TierReports
+from knapcache.features.semantic.admin import SemanticAdmin
 from knapcache.features.semantic.call import SemanticCalls
 from knapcache.features.semantic.embedding import Embedder, find_installed, local_embedder
 from knapcache.features.semantic.embeddings_endpoint import EndpointEmbedder
@@ -52,7 +52,6 @@ class SemanticFeature(Feature):
     def __init__(self, context: ProxyContext) -> None:
         super().__init__(context)
         self.calls = open_semantic(context)
-        self.reports = TierReports(self.calls.tier)
         self._serving: set[str] = set()
         """Tenants for which the tier could serve at the last look."""
         self.matches = RecentMatches()
@@ -83,7 +82,7 @@ class SemanticFeature(Feature):
         self.matches.consume_verdicts(verdicts)
 
     async def before_metrics(self) -> None:
-        self._reports = await self.reports.read()
+        self._reports = await self.calls.tier.report()
 
     def metrics(self) -> Iterator[Metric]:
         return collect_semantic(self._counted, self._reports)
@@ -110,7 +109,6 @@ class SemanticFeature(Feature):
             self.context.settings,
             admin,
             self.calls.tier,
-            self.reports,
             self.matches,
             lambda verdict: self.context.events.append_note(self.name, verdict),
         ).routes()

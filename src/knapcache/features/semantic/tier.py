@@ -38,6 +38,8 @@ FOLLOW_SECONDS = 1.0
 """Between two looks at the log."""
 READY_SECONDS = 60.0
 """How long the proxy is not ready at most because the tier is starting."""
+REPORT_SECONDS = 2.0
+"""How long the thread may take for a report: the numbers of the proxy do not wait for it."""
 RETRY_SECONDS = 30.0
 """Between two attempts to reach an embedding API at the start."""
 
@@ -53,6 +55,7 @@ class SemanticTier:
         self._waiting: Counter[str] = Counter()
         """Questions that wait for the thread, by scope."""
         self._failure = STARTING
+        self._reported: list[dict[str, Any]] = []
         self._started_at = time.monotonic()
         self.sweeps = False
         """Whether this process removes questions whose entries are gone, and writes the index."""
@@ -157,7 +160,15 @@ class SemanticTier:
     # For people.
 
     async def report(self) -> list[dict[str, Any]]:
-        """Return the state of each scope whose mode is not off."""
+        """Return the state of each scope whose mode is not off. If the thread is too busy, the last one."""
+        try:
+            async with asyncio.timeout(REPORT_SECONDS):
+                self._reported = await self._report()
+        except TimeoutError:
+            return [one | {"failure": one["failure"] or "it is too busy to answer"} for one in self._reported]
+        return self._reported
+
+    async def _report(self) -> list[dict[str, Any]]:
         matcher, scopes = self._matcher, [scope for scope, mode in self._modes.items() if mode != "off"]
         found = {} if matcher is None else await self._pool.call(partial(matcher.report, scopes))
         failure = self._failure or ("" if matcher is None else matcher.failure)
