@@ -38,6 +38,7 @@ DELETED = 100
 """Rows that one transaction deletes, so that another process does not wait for long. One row takes 1 to 30 ms, because
 its words are removed from the index at once. Otherwise they would stay in it until a later merge."""
 EXPORT_PAGE = 200
+JOINED = "FROM texts JOIN calls ON calls.id = texts.rowid"
 FIELDS = (
     "time", "tenant", "model", "endpoint", "route", "outcome", "status", "stream", "key", "upstream", "usd", "cost",
     "tokens", "size", "seconds", "upstream_seconds", "cut",
@@ -132,34 +133,23 @@ class ContentFile:
 
     def search(self, wanted: LogFilter, limit: int, before: int | None = None) -> list[dict[str, Any]]:
         """Return the newest lines, with an excerpt. before: only lines with a smaller id."""
-        conditions, values = _conditions(wanted)
-        if before is not None:
-            conditions.append("calls.id < ?")
-            values.append(before)
-        excerpt = "substr(texts.prompt, 1, 200)"
-        if wanted.text.strip():
-            excerpt = "excerpt_of(texts)"
+        where, values = _where(wanted, ("calls.id < ?", before))
+        excerpt = "excerpt_of(texts)" if wanted.text.strip() else "substr(texts.prompt, 1, 200)"
         names = ", ".join(f"calls.{name}" for name in ("id", *FIELDS))
-        select = (
-            f"SELECT {names}, {excerpt} FROM texts JOIN calls ON calls.id = texts.rowid "
-            f"{_where(conditions)} ORDER BY texts.rowid DESC LIMIT ?"
-        )
+        select = f"SELECT {names}, {excerpt} {JOINED} {where} ORDER BY texts.rowid DESC LIMIT ?"
         with self._failures():
             rows = self._connection.execute(select, (*values, limit)).fetchall()
         return [dict(zip(("id", *FIELDS, "excerpt"), row, strict=True)) for row in rows]
 
     def line(self, number: int) -> dict[str, Any] | None:
         """Return one line with its request and its answer, or None."""
-        found = list(self._lines("calls.id = ?", (number,), 1))
-        return found[0] if found else None
+        return next(self._lines("WHERE calls.id = ?", (number,), 1), None)
 
     def lines(self, wanted: LogFilter) -> Iterator[dict[str, Any]]:
         """Yield lines with request and answer, oldest first."""
-        conditions, values = _conditions(wanted)
         last = 0
         while True:
-            condition = " AND ".join(("calls.id > ?", *conditions))
-            page = list(self._lines(condition, (last, *values), EXPORT_PAGE))
+            page = list(self._lines(*_where(wanted, ("calls.id > ?", last)), EXPORT_PAGE))
             yield from page
             if len(page) < EXPORT_PAGE:
                 return
@@ -167,16 +157,14 @@ class ContentFile:
 
     def count(self, wanted: LogFilter) -> int:
         """Return how many lines meet the conditions."""
-        conditions, values = _conditions(wanted)
-        select = f"SELECT count(*) FROM texts JOIN calls ON calls.id = texts.rowid {_where(conditions)}"
+        where, values = _where(wanted)
         with self._failures():
-            return int(str(self._connection.execute(select, values).fetchall()[0][0]))
+            return int(str(self._connection.execute(f"SELECT count(*) {JOINED} {where}", values).fetchall()[0][0]))
 
     def purge(self, wanted: LogFilter) -> int:
         """Delete the lines that meet the conditions, and return how many. Raises StoreError."""
-        conditions, values = _conditions(wanted)
-        select = f"SELECT calls.id FROM texts JOIN calls ON calls.id = texts.rowid {_where(conditions)} LIMIT ?"
-        purged = 0
+        where, values = _where(wanted)
+        select, purged = f"SELECT calls.id {JOINED} {where} LIMIT ?", 0
         while deleted := self._delete_some(select, *values, DELETED):
             purged += deleted
         self._vacuum()
@@ -202,18 +190,13 @@ class ContentFile:
             with self._writing():
                 self._connection.execute("INSERT INTO texts (texts) VALUES ('integrity-check')")
 
-    def _lines(self, condition: str, values: Sequence[Any], limit: int) -> Iterator[dict[str, Any]]:
+    def _lines(self, where: str, values: Sequence[Any], limit: int) -> Iterator[dict[str, Any]]:
         columns = ("id", *FIELDS, "request", "response", "prompt", "answer")
-        names = ", ".join(f"{'calls' if name not in ('prompt', 'answer') else 'texts'}.{name}" for name in columns)
-        select = (
-            f"SELECT {names} FROM texts JOIN calls ON calls.id = texts.rowid "
-            f"WHERE {condition} ORDER BY texts.rowid LIMIT ?"
-        )
+        names = ", ".join(f"{'texts' if name in ('prompt', 'answer') else 'calls'}.{name}" for name in columns)
+        select = f"SELECT {names} {JOINED} {where} ORDER BY texts.rowid LIMIT ?"
         with self._failures():
             for row in self._connection.execute(select, (*values, limit)).fetchall():
-                found: dict[str, Any] = dict(
-                    zip(("id", *FIELDS, "request", "response", "prompt", "answer"), row, strict=True)
-                )
+                found: dict[str, Any] = dict(zip(columns, row, strict=True))
                 yield found | {"request": expanded(found["request"]), "response": expanded(found["response"])}
 
     def _insert(self, record: ContentRecord) -> None:
@@ -274,26 +257,20 @@ class ContentFile:
             raise StoreError(f"the content log {self.path} failed: {error}") from error
 
 
-def _conditions(wanted: LogFilter) -> tuple[list[str], list[Any]]:
-    """Return the conditions of a filter in SQL, and their values."""
-    found: list[tuple[str, Any]] = []
-    if wanted.text.strip():
-        found.append(("texts MATCH ?", match_expression(wanted.text)))
-    if wanted.model:
-        found.append(("calls.model GLOB ?", wanted.model))
-    if wanted.tenant is not None:
-        found.append(("calls.tenant = ?", wanted.tenant))
-    if wanted.outcome:
-        found.append(("calls.outcome = ?", wanted.outcome))
-    if wanted.since is not None:
-        found.append(("calls.time >= ?", wanted.since))
-    if wanted.until is not None:
-        found.append(("calls.time < ?", wanted.until))
-    return [condition for condition, _ in found], [value for _, value in found]
-
-
-def _where(conditions: Sequence[str]) -> str:
-    return f"WHERE {' AND '.join(conditions)}" if conditions else ""
+def _where(wanted: LogFilter, *more: tuple[str, Any]) -> tuple[str, list[Any]]:
+    """Return the clause of a filter in SQL, and its values. more: further conditions; those with None do not count."""
+    conditions = [
+        ("texts MATCH ?", match_expression(wanted.text) if wanted.text.strip() else None),
+        ("calls.model GLOB ?", wanted.model or None),
+        ("calls.tenant = ?", wanted.tenant),
+        ("calls.outcome = ?", wanted.outcome or None),
+        ("calls.time >= ?", wanted.since),
+        ("calls.time < ?", wanted.until),
+        *more,
+    ]
+    found = [(condition, value) for condition, value in conditions if value is not None]
+    clause = f"WHERE {' AND '.join(condition for condition, _ in found)}" if found else ""
+    return clause, [value for _, value in found]
 
 
 def match_expression(text: str) -> str:
