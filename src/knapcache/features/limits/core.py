@@ -188,17 +188,10 @@ def slots_at(now: float) -> Slots:
 
 def refused_limit(limits: LimitValues, usage: ScopeUsage) -> str | None:
     """Return the first limit that is reached, or None: the call is admitted."""
-    day, month, requests, tokens, concurrent = limits
-    in_flight = usage.in_flight
-    if day is not None and usage.usd_day + in_flight.usd >= day:
-        return "usd_per_day"
-    if month is not None and usage.usd_month + in_flight.usd >= month:
-        return "usd_per_month"
-    if requests is not None and sum(usage.requests) >= requests:
-        return "requests_per_minute"
-    if tokens is not None and sum(usage.tokens) + in_flight.tokens >= tokens:
-        return "tokens_per_minute"
-    return "concurrent" if concurrent is not None and in_flight.calls >= concurrent else None
+    for name, allowed in zip(LIMITS, limits, strict=True):
+        if allowed is not None and usage.used(name) + usage.reserved(name) >= allowed:
+            return name
+    return None
 
 
 def used_after(operation: Operation, result: Result, usage: ScopeUsage) -> ScopeUsage:

@@ -9,7 +9,7 @@ string gets the form of one text block if it is marked, because only blocks can 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,18 +24,15 @@ OPENAI = frozenset({Endpoint.CHAT, Endpoint.RESPONSES})
 Path = tuple[str | int, ...]
 
 
-def with_marks(
-    shape: str, body: dict[str, Any], marks: Iterable[tuple[int, float]], count: int | None = None
-) -> dict[str, Any]:
+def with_marks(shape: str, body: dict[str, Any], marks: Iterable[tuple[int, float]]) -> dict[str, Any]:
     """Return a body with marks on some of its blocks. Raise ValueError for marks that the provider would refuse.
 
     body    one that `read_blocks` understands, without marks
     marks   index of the block and TTL in seconds, in any order. OpenAI has one TTL, so the given one does not count.
             Without marks, a request to OpenAI gets the mode explicit as well: its prefix is not written.
-    count   blocks of the body, if it is known
     """
     ordered = check_marks(shape, marks)
-    paths = find_blocks(shape, body, [block for block, _ in ordered], count)
+    paths = find_blocks(shape, body, [block for block, _ in ordered])
     if shape in OPENAI:
         body = {**body, "prompt_cache_options": {"mode": "explicit"}}
     for path, (_, ttl) in zip(paths, ordered, strict=True):
@@ -62,67 +59,47 @@ def check_marks(shape: str, marks: Iterable[tuple[int, float]]) -> list[tuple[in
     return ordered
 
 
-def find_blocks(shape: str, body: dict[str, Any], blocks: Sequence[int], count: int | None = None) -> list[Path]:
-    """Return where blocks are, by ascending index as `read_blocks` counts them. The path of a string ends there.
-
-    count: blocks of the body, if it is known. Most marks are near the end, so messages are then walked from there.
-    """
+def find_blocks(shape: str, body: dict[str, Any], blocks: Sequence[int]) -> list[Path]:
+    """Return where blocks are, by ascending index as `read_blocks` counts them. The path of a string ends there."""
     if blocks and blocks[0] < 0:
         raise ValueError(f"block {blocks[0]} was given; the first one is 0")
     found: list[Path] = []
     start = 0
-    for path, content in first_sections(shape, body):
-        places = places_of(content)
-        while len(found) < len(blocks) and blocks[len(found)] < start + len(places):
-            found.append((*path, *places[blocks[len(found)] - start]))
-        start += len(places)
+    for path, content in sections(shape, body):
+        if len(found) == len(blocks):
+            return found
+        size = len(content) if type(content) is list else 1
+        while len(found) < len(blocks) and blocks[len(found)] < start + size:
+            place = blocks[len(found)] - start
+            found.append((*path, place) if type(content) is list else path)
+        start += size
+    if len(found) < len(blocks):
+        raise ValueError(f"block {blocks[-1]} was given; the body has {start} blocks")
+    return found
+
+
+def sections(shape: str, body: dict[str, Any]) -> Iterator[tuple[Path, Any]]:
+    """Yield the path and the content of each part of a body that has blocks: a list of them, or one block."""
+    if tools := body.get("tools"):
+        yield ("tools",), tools
+    system = "instructions" if shape == Endpoint.RESPONSES else "system"
+    if shape != Endpoint.CHAT and body.get(system) is not None:
+        yield (system,), body[system]
     name = "input" if shape == Endpoint.RESPONSES else "messages"
     messages = body[name]
     if type(messages) is str:
-        if blocks[len(found) :] == [start]:
-            return [*found, (name,)]
-        messages = []
-    if count is None:
-        count = start + sum(len(places_of(part)) for each in messages for _, part in message_sections(each))
-    if blocks and blocks[-1] >= count:
-        raise ValueError(f"block {blocks[-1]} was given; the body has {count} blocks")
-    last: list[Path] = []
-    wanted = list(blocks[len(found) :])
-    for index in range(len(messages) - 1, -1, -1):
-        if not wanted:
-            break
-        for path, content in reversed(message_sections(messages[index])):
-            places = places_of(content)
-            count -= len(places)
-            while wanted and wanted[-1] >= count:
-                last.append((name, index, *path, *places[wanted.pop() - count]))
-    return [*found, *reversed(last)]
-
-
-def first_sections(shape: str, body: dict[str, Any]) -> list[tuple[Path, Any]]:
-    """Return the parts before the messages that have blocks, with their paths."""
-    found: list[tuple[Path, Any]] = [(("tools",), body.get("tools") or [])]
-    system = "instructions" if shape == Endpoint.RESPONSES else "system"
-    if shape != Endpoint.CHAT and body.get(system) is not None:
-        found.append(((system,), body[system]))
-    return found
-
-
-def message_sections(message: dict[str, Any]) -> list[tuple[Path, Any]]:
-    """Return the parts of a message, or of an item of `input`, that have blocks, with their paths."""
-    if "role" not in message:
-        return [(("output",), message["output"])] if message["type"] in TOOL_OUTPUTS else [((), message)]
-    found: list[tuple[Path, Any]] = []
-    if (content := message.get("content")) is not None:
-        found.append((("content",), content))
-    if message.get("tool_calls"):
-        found.append((("tool_calls",), message["tool_calls"]))
-    return found
-
-
-def places_of(content: Any) -> Sequence[Path]:
-    """Return the paths of the blocks in a list of blocks, or of a value that is one block."""
-    return [(k,) for k in range(len(content))] if type(content) is list else [()]
+        yield (name,), messages
+        return
+    for index, message in enumerate(messages):
+        if "role" in message:
+            if (content := message.get("content")) is not None:
+                yield (name, index, "content"), content
+            if message.get("tool_calls"):
+                yield (name, index, "tool_calls"), message["tool_calls"]
+        elif message["type"] in TOOL_OUTPUTS:
+            yield (name, index, "output"), message["output"]
+        else:
+            yield (name, index), message
 
 
 def check_markable(shape: str, body: dict[str, Any], path: Path) -> None:

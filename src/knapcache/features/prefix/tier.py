@@ -124,7 +124,7 @@ class PrefixTier:
         marks = [(positions[mark.at].block, mark.ttl) for mark in placement.marks]
         if marks or tariff.reads_at_marks:  # without marks, OpenAI would place one
             try:
-                changed = with_marks(shape, changed, marks, len(blocks.ids))
+                changed = with_marks(shape, changed, marks)
             except ValueError as error:  # cannot happen, and must not cost the caller an answer
                 log.error("Request sent without marks for prompt caching: %s", error)
                 return call

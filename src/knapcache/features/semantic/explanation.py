@@ -37,17 +37,13 @@ def similar_answer(event: Event, match: SemanticEvent, created: float | None, *,
     """Explain an answer by similarity. created: when the entry was stored that answered; None: it is gone since."""
     text = (
         f"No identical request was stored, but one in another wording. The similarity of the questions is "
-        f"{match.similarity:.3f}, and the estimated risk of a wrong answer {percent(match.risk)}"
+        f"{match.similarity:.3f}, and the estimated risk of a wrong answer {percent(match.risk)}, which was certified. "
+        f"The match is {match.match_id}."
     )
-    text += f", which was certified. The match is {match.match_id}."
     if match.verdict in ("different", "undecided"):
         text += " It was marked as wrong since."
-    difference = FieldDifference(
-        field="question",
-        text="another wording",
-        here=match.question if content and match.question else None,
-        there=match.matched_question if content and match.matched_question else None,
-    )
+    here, there = (text or None if content else None for text in (match.question, match.matched_question))
+    difference = FieldDifference(field="question", text="another wording", here=here, there=there)
     nearest = SimilarEntry(
         key=match.matched_key,
         endpoint=event.endpoint,
@@ -55,7 +51,7 @@ def similar_answer(event: Event, match: SemanticEvent, created: float | None, *,
         tenant=event.tenant,
         created=created or 0.0,
         stored=created is not None,
-        words=match.matched_question if content and match.matched_question else None,
+        words=there,
         differences=[difference],
     )
     title = "The answer to a similar question"
