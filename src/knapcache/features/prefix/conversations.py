@@ -15,6 +15,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from knapcache.features.prefix.request import PrefixRequest
@@ -129,7 +130,7 @@ class Turn(NamedTuple):
     """How many requests it continues, one after the other."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Continuation:
     """The request that a request continues, and its own return curves, which are computed when they are needed."""
 
@@ -144,22 +145,16 @@ class Continuation:
     """Classes for return times, from the general to the special."""
     system_classes: Sequence[Hashable]
     """Those of its system prompt; empty: the request begins no conversation, or has no system prompt."""
-    _curve: ReturnCurve | None = None
-    _system_curve: ReturnCurve | None = None
 
-    @property
+    @cached_property
     def returns(self) -> ReturnCurve:
         """How soon the request is continued."""
-        if self._curve is None:
-            self._curve = self.times.curve(self.classes)
-        return self._curve
+        return self.times.curve(self.classes)
 
-    @property
+    @cached_property
     def system(self) -> ReturnCurve | None:
         """How soon another conversation begins with the same system prompt; None: this request begins none."""
-        if self._system_curve is None and self.system_classes:
-            self._system_curve = self.times.curve(self.system_classes)
-        return self._system_curve
+        return self.times.curve(self.system_classes) if self.system_classes else None
 
 
 class Conversations:

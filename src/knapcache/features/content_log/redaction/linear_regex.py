@@ -26,6 +26,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
@@ -36,7 +37,7 @@ MAX_PATTERN = 1000
 MAX_STATES = 256
 """Characters of a pattern after its counted repetitions were written out."""
 MAX_REMEMBERED = 20_000
-"""Steps that are remembered. When there are more, all are forgotten."""
+"""Steps that are remembered. Of more, those that were not used for the longest time are forgotten."""
 
 Predicate = Callable[[str], bool]
 _parse: Any = import_module("re._parser").parse  # not public, and the only parser of this syntax
@@ -81,25 +82,24 @@ class LinearRegex:
         self._conditional = program.conditional
         self._follow = [program.closure(target) for target in program.targets]
         self._start = program.closure(program.start)
-        self._chars: dict[str, int] = {}
-        self._steps: dict[tuple[int, int], tuple[int, bool]] = {}
-        self._starts: dict[int, int] = {}
-        self._completions: dict[tuple[int, int, int], int] = {}
+        remembered = lru_cache(MAX_REMEMBERED)
+        self._matching = remembered(self._find_matching)
+        self._begin = remembered(self._find_begin)
+        self._step = remembered(self._find_step)
+        self._complete = remembered(self._find_complete)
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Return the parts of the text that matches cover, as (start, end), in order. Adjacent matches are one part."""
         conditional, kind, after = self._conditional, _NONE, _NONE
         states, found, matched = 0, [0] * len(text), False
-        chars, begin = self._chars.get, self._begin(0)
+        begin = self._begin(0)
         for place, char in enumerate(text):
             context = 0
             if conditional:
                 after = _kind(char)
                 context, kind = kind * 4 + after, after
                 begin = self._begin(context)
-            matching = chars(char)
-            if matching is None:
-                matching = self._matching(char)
+            matching = self._matching(char)
             if states:
                 follow, accepted = self._step(states, context)
                 matched = matched or accepted
@@ -141,20 +141,15 @@ class LinearRegex:
             spans.append((0, stop))
         return spans[::-1]
 
-    def _matching(self, char: str) -> int:
+    def _find_matching(self, char: str) -> int:
         """Return the states that may consume a character."""
-        found = self._chars.get(char)
+        kind = self._class(char)
+        found = self._classes.get(kind)
         if found is None:
-            if len(self._chars) > MAX_REMEMBERED:
-                self._chars.clear()
-            kind = self._class(char)
-            found = self._classes.get(kind)
-            if found is None:
-                if len(self._classes) > MAX_REMEMBERED:
-                    self._classes.clear()
-                tests = enumerate(self._predicates)
-                found = self._classes[kind] = sum(1 << state for state, test in tests if test(char))
-            self._chars[char] = found
+            if len(self._classes) > MAX_REMEMBERED:
+                self._classes.clear()
+            tests = enumerate(self._predicates)
+            found = self._classes[kind] = sum(1 << state for state, test in tests if test(char))
         return found
 
     def _class(self, char: str) -> CharacterClass:
@@ -166,35 +161,21 @@ class LinearRegex:
             if len(form) == 1
         )
 
-    def _begin(self, context: int) -> int:
+    def _find_begin(self, context: int) -> int:
         """Return the states in which a match may begin."""
-        found = self._starts.get(context)
-        if found is None:
-            found = self._starts[context] = _reached((self._start,), context)[0]
-        return found
+        return _reached((self._start,), context)[0]
 
-    def _step(self, states: int, context: int) -> tuple[int, bool]:
+    def _find_step(self, states: int, context: int) -> tuple[int, bool]:
         """Return the states that may come next, and whether a match may end."""
-        found = self._steps.get((states, context))
-        if found is None:
-            if len(self._steps) > MAX_REMEMBERED:
-                self._steps.clear()
-            found = _reached([self._follow[state] for state in _members(states)], context)
-            self._steps[states, context] = found
-        return found
+        return _reached([self._follow[state] for state in _members(states)], context)
 
-    def _complete(self, states: int, completing: int, context: int) -> int:
+    def _find_complete(self, states: int, completing: int, context: int) -> int:
         """Return those of the states after which a match ends, or that lead to a completing state."""
-        found = self._completions.get((states, completing, context))
-        if found is None:
-            if len(self._completions) > MAX_REMEMBERED:
-                self._completions.clear()
-            found = 0
-            for state in _members(states):
-                follow, accepted = _reached((self._follow[state],), context)
-                if accepted or follow & completing:
-                    found |= 1 << state
-            self._completions[states, completing, context] = found
+        found = 0
+        for state in _members(states):
+            follow, accepted = _reached((self._follow[state],), context)
+            if accepted or follow & completing:
+                found |= 1 << state
         return found
 
 
