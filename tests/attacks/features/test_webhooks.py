@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from knapcache.features.webhooks import delivery as webhook_client
-from knapcache.features.webhooks.delivery import WebhookDelivery, Webhooks, message_of
+from knapcache.features.webhooks.delivery import Webhook, WebhookDelivery, message_of
 from knapcache.features.webhooks.settings import WebhookSettings
 from tests.support.certificates import Certificate, make_certificate
 from tests.support.proxy_process import ProxyProcess
@@ -70,7 +70,7 @@ RECEIVERS: dict[str, tuple[Script, bool]] = {
 
 async def deliver(settings: WebhookSettings, *messages: dict[str, Any]) -> list[WebhookDelivery]:
     with closing(webhook_client.WebhookClient()) as client:
-        (webhook,) = Webhooks([settings], client.post).all
+        webhook = Webhook(settings, client.post)
         return [await webhook.deliver(each, attempts=1) for each in messages]
 
 

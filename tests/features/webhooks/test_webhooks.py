@@ -6,10 +6,11 @@ import asyncio
 import hashlib
 import hmac
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -18,7 +19,7 @@ from knapcache.cli.main import main
 from knapcache.errors import InvalidInput
 from knapcache.features.webhooks import delivery as webhooks
 from knapcache.features.webhooks import watch as webhook_watch
-from knapcache.features.webhooks.delivery import WebhookClient, Webhooks
+from knapcache.features.webhooks.delivery import Webhook, WebhookClient, message_of
 from knapcache.features.webhooks.settings import WebhookSettings
 from knapcache.features.webhooks.watch import HitRateWindow, StateWatcher
 from knapcache.proxy.settings import Settings
@@ -69,10 +70,9 @@ def deliver(settings: WebhookSettings) -> tuple[list[float], Any]:
 
     async def run() -> Any:
         with closing(WebhookClient()) as client:
-            hooks = Webhooks([settings], client.post, pause)
-            (hook,) = hooks.all
+            hook = Webhook(settings, client.post, pause)
             running = asyncio.create_task(hook.run())
-            hooks.send("upstream_down")
+            hook.put(message_of("upstream_down"))
             await hook._queue.join()
             running.cancel()
             return hook.last
@@ -87,10 +87,10 @@ def test_a_failed_attempt_is_shown_before_the_next_one() -> None:
         return 503
 
     async def pause(_: float) -> None:
-        shown.append(hooks.all[0].last)
+        shown.append(hook.last)
 
-    hooks = Webhooks([webhook("http://127.0.0.1:9")], post, pause)
-    asyncio.run(hooks.all[0].deliver({"event": "upstream_down", "id": "1"}))
+    hook = Webhook(webhook("http://127.0.0.1:9"), post, pause)
+    asyncio.run(hook.deliver(message_of("upstream_down")))
     assert [(one.event, one.delivered, one.error) for one in shown] == [("upstream_down", False, "status 503")] * 5
 
 
@@ -123,18 +123,20 @@ def test_redirects_are_not_followed_and_errors_end(receiver: Receiver, status: i
 
 def test_a_full_queue_drops_events_and_never_waits(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
-        hooks = Webhooks([webhook("http://127.0.0.1:9/")], WebhookClient().post)
+        hook = Webhook(webhook("http://127.0.0.1:9/"), WebhookClient().post)
         for _ in range(webhooks.MAX_QUEUED + 3):
-            hooks.send("store_fallback")
+            hook.put(message_of("store_fallback"))
 
     asyncio.run(run())
     assert sum("dropped" in record.getMessage() for record in caplog.records) == 3
 
 
 def test_a_webhook_gets_only_its_events(receiver: Receiver) -> None:
-    settings = webhook(receiver.hook, events=("limit_reached",))
-    assert settings.wants("limit_reached")
-    assert not settings.wants("upstream_down")
+    hook = Webhook(webhook(receiver.hook, events=("limit_reached",)), Mock())
+    for event in ("upstream_down", "limit_reached"):
+        hook.put(message_of(event))
+    assert hook._queue.get_nowait()["event"] == "limit_reached"
+    assert hook._queue.empty()
     with pytest.raises(InvalidInput, match=r"webhook\[0\].events: must be some of limit_warning, limit_reached"):
         Settings(webhook=[{"name": "ops", "url": receiver.hook, "events": ["nothing"]}])
     with pytest.raises(InvalidInput, match="HOOK_NONE is not set"):
@@ -178,36 +180,23 @@ def test_a_running_proxy_reports_limits_upstreams_and_its_store(
     assert sorted(receiver.events()) == ["limit_reached", "store_fallback", "upstream_down", "upstream_recovered"]
 
 
-class Sent(Webhooks):
-    """Stores events in place of sending them."""
-
-    def __init__(self) -> None:
-        self.events: list[str] = []
-
-    def send(self, event: str, **_fields: Any) -> None:
-        self.events.append(event)
-
-
-def watcher(sent: Sent, **options: Callable[[], Any]) -> StateWatcher:
-    return StateWatcher(sent, **{"upstreams": list, **options})
-
-
 def test_a_fallen_hit_rate_is_reported_once() -> None:
-    sent, now = Sent(), [1_000_000.0]
-    found = watcher(sent, clock=lambda: now[0])
+    sent: list[str] = []
+    now = [1_000_000.0]
+    found = StateWatcher(lambda event, **_: sent.append(event), list, lambda: now[0])
     for hour in range(20):
         now[0] += 3600
         for k in range(100):
             found._hit_rate.add(now[0], k % 2 == 0)
         found.look()
-        assert sent.events == [], hour
+        assert sent == [], hour
     for _ in range(3):
         now[0] += 3600
         for k in range(100):
             found._hit_rate.add(now[0], k % 10 == 0)
         found.look()
         found.look()
-    assert sent.events == ["hit_rate_fallen"]
+    assert sent == ["hit_rate_fallen"]
     assert HitRateWindow().rates(now[0]) is None
 
 

@@ -47,11 +47,11 @@ def execute(args: argparse.Namespace) -> None:
 
 async def send(settings: list[Any]) -> list[dict[str, Any]]:
     """Send the event, and return a row for each webhook."""
-    from knapcache.features.webhooks.delivery import WebhookClient, Webhooks, message_of
+    from knapcache.features.webhooks.delivery import Webhook, WebhookClient, message_of
 
     with closing(WebhookClient()) as client:
         rows = []
-        for webhook in Webhooks(settings, client.post).all:
+        for webhook in (Webhook(each, client.post) for each in settings):
             result = await webhook.deliver(message_of("test"), attempts=1)
             answer = {"webhook": webhook.settings.name, "delivered": "yes" if result.delivered else "no"}
             rows.append({**answer, "signed": "yes" if webhook.settings.secret_env else "no", "error": result.error})

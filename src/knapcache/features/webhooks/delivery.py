@@ -9,7 +9,7 @@
 Delivery is at least once, in order: each webhook has a queue of MAX_QUEUED events and one request at a time. A response
 of 2xx ends a delivery. Without a response, and after 408, 429 or 5xx, it is tried again, MAX_ATTEMPTS times in all.
 Redirects are not followed: they could lead into the proxy's own network. If the queue is full, the event is dropped,
-and the log says so. `send` never waits.
+and the log says so. `put` never waits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import logging
 import secrets
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -77,7 +77,9 @@ def signature(secret: bytes, body: bytes) -> str:
 class Webhook:
     """One webhook: its queue, and the task that empties it."""
 
-    def __init__(self, settings: WebhookSettings, post: Post, pause: Callable[[float], Awaitable[Any]]) -> None:
+    def __init__(
+        self, settings: WebhookSettings, post: Post, pause: Callable[[float], Awaitable[Any]] = asyncio.sleep
+    ) -> None:
         self.settings, self._post, self._pause = settings, post, pause
         self._secret = settings.secret
         parts = urlsplit(settings.url)
@@ -87,6 +89,9 @@ class Webhook:
         self.last: WebhookDelivery | None = None
 
     def put(self, message: dict[str, Any]) -> None:
+        """Queue an event, if the webhook wants it."""
+        if not self.settings.wants(message["event"]):
+            return
         try:
             self._queue.put_nowait(message)
         except asyncio.QueueFull:
@@ -129,25 +134,6 @@ class Webhook:
         if self.last.error:
             log.error("Webhook %s: event %s not delivered: %s", self.settings.name, message["event"], self.last.error)
         return self.last
-
-
-class Webhooks:
-    """All webhooks of a process."""
-
-    def __init__(
-        self,
-        settings: Iterable[WebhookSettings],
-        post: Post,
-        pause: Callable[[float], Awaitable[Any]] = asyncio.sleep,
-    ) -> None:
-        self.all = [Webhook(each, post, pause) for each in settings]
-
-    def send(self, event: str, **fields: Any) -> None:
-        """Queue an event for the webhooks that want it."""
-        message = message_of(event, **fields)
-        for webhook in self.all:
-            if webhook.settings.wants(event):
-                webhook.put(message)
 
 
 def message_of(event: str, **fields: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from knapcache.features.webhooks.delivery import WebhookClient, Webhooks
+from knapcache.features.webhooks.delivery import Webhook, WebhookClient, message_of
 from knapcache.features.webhooks.settings import WebhooksSettings
 from knapcache.features.webhooks.watch import StateWatcher
 from knapcache.proxy.admin.models import ResponseModel
@@ -35,14 +35,14 @@ class WebhooksFeature(Feature):
         super().__init__(context)
         self._client = WebhookClient()
         assert isinstance(context.settings, WebhooksSettings)
-        self.webhooks = Webhooks(context.settings.webhook, self._client.post)
+        self.webhooks = [Webhook(each, self._client.post) for each in context.settings.webhook]
 
     def start(self) -> None:
-        for webhook in self.webhooks.all:
+        for webhook in self.webhooks:
             self.run(webhook.run())
 
     def become_owner(self, pipeline: EventPipeline) -> None:
-        watcher = StateWatcher(self.webhooks, pipeline.upstream_health.report)
+        watcher = StateWatcher(self.context.notify, pipeline.upstream_health.report)
         pipeline.add_consumer(watcher)
         self.run(watcher.run())
 
@@ -59,11 +59,13 @@ class WebhooksFeature(Feature):
                 time=None if webhook.last is None else webhook.last.time,
                 error="" if webhook.last is None else webhook.last.error,
             )
-            for webhook in self.webhooks.all
+            for webhook in self.webhooks
         ]
 
     def notice(self, event: str, fields: dict[str, Any]) -> None:
-        self.webhooks.send(event, **fields)
+        message = message_of(event, **fields)
+        for webhook in self.webhooks:
+            webhook.put(message)
 
     async def close(self) -> None:
         self._client.close()

@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from knapcache.features.webhooks.delivery import Webhooks
 from knapcache.proxy.events.events import Event
 
 CHECK_INTERVAL = 5.0
@@ -55,16 +54,17 @@ class HitRateWindow:
 class StateWatcher:
     """Compares states with those of the last look. It is a consumer of events.
 
+    notify      reports a change: its name, and its fields as keywords
     upstreams   returns the rows of UpstreamHealth.report
     """
 
     def __init__(
         self,
-        webhooks: Webhooks,
+        notify: Callable[..., None],
         upstreams: Callable[[], Sequence[dict[str, Any]]],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._webhooks, self._upstreams, self._clock = webhooks, upstreams, clock
+        self._notify, self._upstreams, self._clock = notify, upstreams, clock
         self._failing: set[str] = set()
         self._hit_rate = HitRateWindow()
         self._fallen = False
@@ -79,16 +79,16 @@ class StateWatcher:
             name, failing = row["name"], row["state"] == "failing"
             if failing and name not in self._failing:
                 self._failing.add(name)
-                self._webhooks.send("upstream_down", upstream=name, reason=row["reason"], since=row["failing_since"])
+                self._notify("upstream_down", upstream=name, reason=row["reason"], since=row["failing_since"])
             elif not failing and name in self._failing:
                 self._failing.discard(name)
-                self._webhooks.send("upstream_recovered", upstream=name)
+                self._notify("upstream_recovered", upstream=name)
         rates = self._hit_rate.rates(self._clock())
         if rates is None:
             return
         fallen = rates[0] < rates[1] / 2
         if fallen and not self._fallen:
-            self._webhooks.send("hit_rate_fallen", last_hour=round(rates[0], 4), last_day=round(rates[1], 4))
+            self._notify("hit_rate_fallen", last_hour=round(rates[0], 4), last_day=round(rates[1], 4))
         self._fallen = fallen
 
     async def run(self) -> None:
