@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _results import Row, target
 from _server_processes import LOAD_CORE, UPSTREAM_CORE, ServerProcess, baseline_server, knapcache, litellm
-from _targets import Row, target
 from tests.support.cluster_load import SECRET, proxies_on
 from tests.support.cluster_scenarios import freeze_engine, kill_primary_under_load, send_bursts
 from tests.support.engine_cuts import cut_repeatedly

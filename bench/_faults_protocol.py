@@ -189,13 +189,7 @@ async def cancel(harness: Harness) -> None:
 @fault("cancellation", "client closed while a body is read")
 async def closed_with_a_stream(case: Case) -> None:
     async with case.serve(send_and_stall(CHUNKED + b"2\r\nhi\r\n")) as harness:
-        task = asyncio.create_task(harness.get())
-        await asyncio.sleep(0.1)
-        await asyncio.wait_for(harness.client.close(), 1.0)
-        await asyncio.wait([task], timeout=1.0)
-        if not task.done():
-            task.cancel()
-            raise Failure("the reader hangs")
+        task = await close_client(harness)
         check(task.exception() is not None, "the body ends without an error")
         await closes(harness.server, "the stream goes on upstream")
 
@@ -203,14 +197,20 @@ async def closed_with_a_stream(case: Case) -> None:
 @fault("cancellation", "client closed before the head")
 async def closed_before_the_head(case: Case) -> None:
     async with case.serve(send_and_stall(b"")) as harness:
-        task = asyncio.create_task(harness.get())
-        await asyncio.sleep(0.1)
-        await asyncio.wait_for(harness.client.close(), 1.0)
-        await asyncio.wait([task], timeout=1.0)
-        if not task.done():
-            task.cancel()
-            raise Failure("the request hangs")
+        await close_client(harness)
         await closes(harness.server, "the request goes on upstream")
+
+
+async def close_client(harness: Harness) -> asyncio.Task[tuple[int, bytes]]:
+    """Close the client during a request, and return the request, which must have ended."""
+    task = asyncio.create_task(harness.get())
+    await asyncio.sleep(0.1)
+    await asyncio.wait_for(harness.client.close(), 1.0)
+    await asyncio.wait([task], timeout=1.0)
+    if not task.done():
+        task.cancel()
+        raise Failure("the request hangs")
+    return task
 
 
 # Errors.

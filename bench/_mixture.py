@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from _targets import Row
+from _results import Row
 
 from knapcache.lab.grid import GridCell, run_cell
 from knapcache.lab.trace import Trace

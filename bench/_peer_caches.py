@@ -79,73 +79,68 @@ def fail() -> Reply:
     raise AssertionError("a hit must not call the provider")
 
 
+def adapter(
+    name: str,
+    package: str,
+    storage: str,
+    get: Callable[[BenchRequest], Any],
+    put: Callable[[BenchRequest], Any],
+) -> CacheAdapter:
+    """Return a peer from the functions that look up a request and that store its answer."""
+
+    def miss_and_store(request: BenchRequest) -> None:
+        if get(request) is None:
+            put(request)
+
+    return CacheAdapter(name, importlib.metadata.version(package), storage, get, miss_and_store)
+
+
 def cachetools(_: Path) -> CacheAdapter:
     cache = importlib.import_module("cachetools").LRUCache(MAX_ENTRIES)
 
-    def miss_and_store(request: BenchRequest) -> None:
-        if cache.get(request.raw) is None:
-            cache[request.raw] = request.answer
+    def put(request: BenchRequest) -> None:
+        cache[request.raw] = request.answer
 
-    return CacheAdapter(
-        "cachetools.LRUCache", version("cachetools"), "memory", lambda request: cache.get(request.raw), miss_and_store
-    )
+    return adapter("cachetools.LRUCache", "cachetools", "memory", lambda request: cache.get(request.raw), put)
+
+
+def langchain_adapter(name: str, package: str, storage: str, cache: Any) -> CacheAdapter:
+    generation = importlib.import_module("langchain_core.outputs").Generation
+
+    def put(request: BenchRequest) -> None:
+        cache.update(request.prompt, "gpt-4o", [generation(text=request.answer.decode())])
+
+    return adapter(name, package, storage, lambda request: cache.lookup(request.prompt, "gpt-4o"), put)
 
 
 def langchain(_: Path) -> CacheAdapter:
     cache = importlib.import_module("langchain_core.caches").InMemoryCache(maxsize=MAX_ENTRIES)
-    generation = importlib.import_module("langchain_core.outputs").Generation
-
-    def miss_and_store(request: BenchRequest) -> None:
-        if cache.lookup(request.prompt, "gpt-4o") is None:
-            cache.update(request.prompt, "gpt-4o", [generation(text=request.answer.decode())])
-
-    return CacheAdapter(
-        "LangChain InMemoryCache", version("langchain_core"), "memory",
-        lambda request: cache.lookup(request.prompt, "gpt-4o"), miss_and_store,
-    )  # fmt: skip
+    return langchain_adapter("LangChain InMemoryCache", "langchain-core", "memory", cache)
 
 
 def langchain_sqlite(folder: Path) -> CacheAdapter:
-    """From langchain-community."""
-    module = importlib.import_module("langchain_community.cache")
-    cache = module.SQLiteCache(str(folder / "langchain.db"))
-    generation = importlib.import_module("langchain_core.outputs").Generation
-
-    def miss_and_store(request: BenchRequest) -> None:
-        if cache.lookup(request.prompt, "gpt-4o") is None:
-            cache.update(request.prompt, "gpt-4o", [generation(text=request.answer.decode())])
-
-    return CacheAdapter(
-        "LangChain SQLiteCache", version("langchain_community"), "disk",
-        lambda request: cache.lookup(request.prompt, "gpt-4o"), miss_and_store,
-    )  # fmt: skip
+    cache = importlib.import_module("langchain_community.cache").SQLiteCache(str(folder / "langchain.db"))
+    return langchain_adapter("LangChain SQLiteCache", "langchain-community", "disk", cache)
 
 
 def litellm(_: Path) -> CacheAdapter:
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # do not fetch prices from the network
-    module = importlib.import_module("litellm.caching.caching")
-    cache = module.Cache(type="local")
+    cache = importlib.import_module("litellm.caching.caching").Cache(type="local")
     cache.cache.max_size_in_memory = MAX_ENTRIES
     cache.max_messages = None  # by default chats of more than four messages are not cached
 
-    def miss_and_store(request: BenchRequest) -> None:
-        if cache.get_cache(**request.arguments) is None:
-            cache.add_cache(request.answer.decode(), **request.arguments)
+    def put(request: BenchRequest) -> None:
+        cache.add_cache(request.answer.decode(), **request.arguments)
 
-    return CacheAdapter(
-        "LiteLLM Cache(local)",
-        version("litellm"),
-        "memory",
-        lambda request: cache.get_cache(**request.arguments),
-        miss_and_store,
+    return adapter(
+        "LiteLLM Cache(local)", "litellm", "memory", lambda request: cache.get_cache(**request.arguments), put
     )
 
 
 def gptcache(folder: Path) -> CacheAdapter:
     """GPTCache with its exact-match map."""
-    package = importlib.import_module("gptcache")
     api = importlib.import_module("gptcache.adapter.api")
-    cache = package.Cache()
+    cache = importlib.import_module("gptcache").Cache()
     cache.init(
         pre_embedding_func=importlib.import_module("gptcache.processor.pre").get_prompt,
         data_manager=importlib.import_module("gptcache.manager").get_data_manager(
@@ -153,35 +148,20 @@ def gptcache(folder: Path) -> CacheAdapter:
         ),
     )
 
-    def miss_and_store(request: BenchRequest) -> None:
-        if api.get(request.prompt, cache_obj=cache) is None:
-            api.put(request.prompt, request.answer.decode(), cache_obj=cache)
+    def put(request: BenchRequest) -> None:
+        api.put(request.prompt, request.answer.decode(), cache_obj=cache)
 
-    return CacheAdapter(
-        "GPTCache, map",
-        version("gptcache"),
-        "memory",
-        lambda request: api.get(request.prompt, cache_obj=cache),
-        miss_and_store,
-    )
+    return adapter("GPTCache, map", "gptcache", "memory", lambda request: api.get(request.prompt, cache_obj=cache), put)
 
 
 def diskcache(folder: Path) -> CacheAdapter:
     """With default settings."""
     cache = importlib.import_module("diskcache").Cache(folder / "diskcache", size_limit=1 << 32)
 
-    def miss_and_store(request: BenchRequest) -> None:
-        if cache.get(request.raw) is None:
-            cache.set(request.raw, request.answer)
+    def put(request: BenchRequest) -> None:
+        cache.set(request.raw, request.answer)
 
-    return CacheAdapter(
-        "diskcache.Cache", version("diskcache"), "disk", lambda request: cache.get(request.raw), miss_and_store
-    )
-
-
-def version(package: str) -> str:
-    """Return the version of the distribution of a package."""
-    return importlib.metadata.version(package.replace("_", "-"))
+    return adapter("diskcache.Cache", "diskcache", "disk", lambda request: cache.get(request.raw), put)
 
 
 def installed_peers(folder: Path) -> tuple[list[CacheAdapter], list[str]]:

@@ -13,8 +13,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import _semantic_questions
+from _results import Row
 from _server_processes import UPSTREAM_CORE, ServerProcess, baseline_server, knapcache
-from _targets import Row
 
 from proxy import CHAT, CONNECTIONS, HEADERS, PROMPTS, HitServer, run_load, send_all, zipf_order
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from _targets import Row
+from _results import Row
 from matplotlib.artist import Artist
 
 from knapcache.lab.figures import new_figure

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
-from _targets import Row, target
+from _results import Row, target
 
 from knapcache.lab.executors import sweep
 from knapcache.lab.figures import new_figure, style

@@ -13,17 +13,14 @@ Prints a table; writes client_faults.json into DIR. Exit status 1 if our own cli
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import logging
-import platform
 import sys
 import tempfile
 import warnings
 from pathlib import Path
-from typing import Any
 
-from _results import write_result
+from _results import options_for, write_result
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the servers of the tests
 
@@ -72,8 +69,7 @@ def measure(clients: list[type[ClientUnderTest]], text: str, folder: Path) -> li
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write client_faults.json here")
+    parser = options_for(__doc__, "client_faults.json")
     parser.add_argument("--only", default="", metavar="CLIENT,…", help="only these clients")
     parser.add_argument("--fault", default="", metavar="TEXT", help="only faults whose name contains this")
     args = parser.parse_args()
@@ -84,17 +80,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         rows = measure(clients, args.fault, Path(folder))
     passed = {client.name: sum(row[client.name] == PASS for row in rows) for client in clients}
+    totals = {c.name: {"version": c.version(), "passed": passed[c.name], "of": len(rows)} for c in clients}
     print_table(rows, title="what clients do about faults")
-    print_table(
-        [{"client": c.name, "version": c.version(), "passed": passed[c.name], "of": len(rows)} for c in clients]
-    )
-    if args.out:
-        record: dict[str, Any] = {
-            "name": "client_faults", "python": platform.python_version(), "machine": platform.machine(),
-            "clients": {c.name: {"version": c.version(), "passed": passed[c.name], "of": len(rows)} for c in clients},
-            "rows": rows,
-        }  # fmt: skip
-        write_result(args.out / "client_faults.json", record)
+    print_table([{"client": name, **total} for name, total in totals.items()])
+    write_result(args.out, "client_faults", {"clients": totals, "rows": rows})
     return int(passed.get(OwnClient.name, len(rows)) != len(rows))
 
 

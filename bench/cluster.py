@@ -29,16 +29,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import sys
 from pathlib import Path
 
 import numpy as np
-from _results import write_result
-from _targets import Row
+from _results import Row, options_for, run_or_show, write_result
 from policies import parse_names
-
-from knapcache.errors import InvalidInput
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the scenarios of the tests
 
@@ -63,34 +59,22 @@ def run(args: argparse.Namespace) -> None:
     earlier: Row = json.loads(file.read_text(encoding="utf-8")) if file and file.exists() else {}
     live = merged(earlier.get("live", {}), _cluster_live.measure(args.scale, names, peers=args.scale >= 1))
     _cluster_live.show(live)
-    if file:
-        record = {
-            "name": "cluster",
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-            "machine": platform.machine(),
-            "live": live,
-        }
-        write_result(file, record)
+    write_result(args.out, "cluster", {"numpy": np.__version__, "live": live})
+
+
+def markdown(record: Row) -> str:
+    """Return the tables of the documentation."""
+    import _cluster_live
+
+    return "\n".join(_cluster_live.markdown(record["live"]))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_for(__doc__, "cluster.json")
     option = parser.add_argument
-    option("--out", type=Path, metavar="DIR", help="directory for cluster.json")
     option("--live", metavar="LIST", help=f"measurements, of {', '.join(LIVE)} (default: all)")
     option("--scale", type=float, default=1.0, metavar="X", help="multiplies the counts (default: 1)")
-    option("--markdown", type=Path, metavar="FILE", help="print the tables of the documentation from a cluster.json")
-    args = parser.parse_args()
-    if args.markdown:
-        import _cluster_live
-
-        print("\n".join(_cluster_live.markdown(json.loads(args.markdown.read_text(encoding="utf-8"))["live"])))
-        return
-    try:
-        run(args)
-    except InvalidInput as error:
-        parser.error(str(error))
+    run_or_show(parser, run, markdown)
 
 
 if __name__ == "__main__":

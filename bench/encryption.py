@@ -14,17 +14,15 @@ Prints a table; writes encryption.json to DIR.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import os
-import platform
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from _results import write_result
+from _results import options_for, write_result
 
 from knapcache import Cache, Reply
 from knapcache.cli.output import print_table
@@ -107,21 +105,13 @@ def measure(folder: Path, rounds: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     os.environ.setdefault("KNAPCACHE_COMPILE", "1")  # compiled kernels from the first request on
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="directory for encryption.json")
+    parser = options_for(__doc__, "encryption.json")
     parser.add_argument("--quick", action="store_true", help="few rounds, to try it")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         rows = measure(Path(folder), 3 if args.quick else 30)
     print_table(rows, title="CPU time of the caller's thread, µs")
-    if args.out:
-        record = {
-            "name": "encryption",
-            "python": platform.python_version(),
-            "machine": platform.machine(),
-            "rows": rows,
-        }
-        write_result(args.out / "encryption.json", record)
+    write_result(args.out, "encryption", {"rows": rows})
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ Prints a table; writes first_start.json to DIR.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -37,7 +36,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from _results import write_result
+from _results import options_for, write_result
 
 from knapcache.policy.adaptive.policy import Adaptive
 from knapcache.policy.adaptive.tournament import SLOTS
@@ -191,9 +190,7 @@ def measure(folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="directory for first_start.json")
-    out = parser.parse_args().out
+    out = options_for(__doc__, "first_start.json").parse_args().out
     plain = measure_plain()
     with tempfile.TemporaryDirectory() as folder:
         found = plain | measure(Path(folder))
@@ -220,8 +217,7 @@ def main() -> None:
     for name, value in rows:
         print(f"{name:28}{value}")
     print(f"load average {load}, {os.cpu_count()} cores")
-    if out:
-        write_result(out / "first_start.json", {**found, "machine": machine})
+    write_result(out, "first_start", {**found, "machine": machine})
 
 
 if __name__ == "__main__":

@@ -18,15 +18,11 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
-import platform
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
-from _results import write_result
-from _targets import Row
+from _results import Row, options_for, run_or_show, write_result
 
 from knapcache.cli.output import print_table
 from knapcache.lab import traffic
@@ -111,16 +107,7 @@ def markdown(rows: list[Row]) -> str:
     return "\n".join(text)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="directory for learned.json")
-    parser.add_argument("--traces", metavar="LIST", default=",".join((*PUBLIC, SYNTHETIC)), help="traces to replay")
-    parser.add_argument("--capacities", metavar="LIST", default=",".join(CAPACITIES), help="in %% of the working set")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="print the table of the documentation")
-    args = parser.parse_args()
-    if args.markdown:
-        print(markdown(json.loads(args.markdown.read_text(encoding="utf-8"))["rows"]))
-        return
+def run(args: argparse.Namespace) -> None:
     rows: list[Row] = []
     for name, trace in load(args.traces.split(",")):
         for capacity in args.capacities.split(","):
@@ -128,9 +115,14 @@ def main() -> None:
             rows += [{"trace": name, "capacity": capacity, **row} for row in measured]
         for what in ("cost_ratio", "miss_ratio"):
             print_table(table(rows, name, what), title=f"{name}: {what.replace('_', ' ')} by capacity")
-    if args.out:
-        record = {"python": platform.python_version(), "requests": {SYNTHETIC: REQUESTS}, "rows": rows}
-        write_result(args.out / "learned.json", record)
+    write_result(args.out, "learned", {"requests": {SYNTHETIC: REQUESTS}, "rows": rows})
+
+
+def main() -> None:
+    parser = options_for(__doc__, "learned.json")
+    parser.add_argument("--traces", metavar="LIST", default=",".join((*PUBLIC, SYNTHETIC)), help="traces to replay")
+    parser.add_argument("--capacities", metavar="LIST", default=",".join(CAPACITIES), help="in %% of the working set")
+    run_or_show(parser, run, lambda record: markdown(record["rows"]))
 
 
 if __name__ == "__main__":

@@ -21,14 +21,12 @@ Prints tables; writes library.json and library.png to DIR.
 
 from __future__ import annotations
 
-import argparse
 import atexit
 import hashlib
 import importlib
 import importlib.util
 import json
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -43,8 +41,7 @@ from typing import Any
 
 import numpy as np
 from _peer_caches import CHAT, BenchRequest, installed_peers, knapcache_adapter, make_request
-from _results import write_result
-from _targets import Row, target
+from _results import Row, options_for, print_targets, target, write_result
 
 from knapcache import Cache, Reply
 from knapcache.cache.cache import internal_of
@@ -255,8 +252,7 @@ def draw(rows: list[Row], curve: list[list[int]], path: Path) -> None:
 
 def main() -> None:
     os.environ.setdefault("KNAPCACHE_COMPILE", "1")  # compiled kernels from the first request on
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="directory for library.json and library.png")
+    parser = options_for(__doc__, "library.json and library.png")
     parser.add_argument("--quick", action="store_true", help="a tenth of all counts")
     args = parser.parse_args()
     part = 10 if args.quick else 1
@@ -276,14 +272,13 @@ def main() -> None:
     curve = [{"requests": n, "resident_mib": size / 2**20} for n, size in memory["curve"]]
     print_table(curve, title="memory of the process")
     print(", ".join(f"{name} {value:,}" for name, value in memory["stats"].items()))
-    print_table(targets, title="targets")
+    print_targets(targets)
+    record = {
+        "targets": targets, "rows": rows, "not_installed": missing, "key_us": key, "sizes": sizes, "disk": disk,
+        "settle": settled, "memory": memory,
+    }  # fmt: skip
+    write_result(args.out, "library", record)
     if args.out:
-        record = {
-            "name": "library", "python": platform.python_version(), "machine": platform.machine(), "targets": targets,
-            "rows": rows, "not_installed": missing, "key_us": key, "sizes": sizes, "disk": disk, "settle": settled,
-            "memory": memory,
-        }  # fmt: skip
-        write_result(args.out / "library.json", record)
         draw(rows, memory["curve"], args.out / "library.png")
 
 

@@ -25,16 +25,14 @@ It is written to local_prompt_cache.json.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import platform
 import time
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import httpx
-from _results import write_result
+from _results import options_for, write_result
 
 from knapcache.cli.output import print_table
 from knapcache.proxy.upstream.embedded_model import REQUEST_HEADERS, EmbeddedModel
@@ -131,27 +129,20 @@ async def measure_alternating(prompt_cache: int, words: int, rounds: int) -> dic
     }
 
 
-def write(folder: Path | None, name: str, found: dict[str, Any]) -> None:
-    if folder is not None:
-        record = {"name": name, "python": platform.python_version(), "machine": platform.machine(), **found}
-        write_result(folder / f"{name}.json", record)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="directory for the results")
+    parser = options_for(__doc__, "the results")
     parser.add_argument("--only", choices=["model", "prompt-cache"], help="one of the two measurements")
     parser.add_argument("--quick", action="store_true", help="one round with few tokens")
     args = parser.parse_args()
     if args.only != "prompt-cache":
         found = asyncio.run(measure(1, 16) if args.quick else measure(3, 128))
         print_table([found])
-        write(args.out, "local_model", found)
+        write_result(args.out, "local_model", found)
     if args.only != "model":
         words, rounds = (20, 2) if args.quick else (150, 3)
         rows = [asyncio.run(measure_alternating(size, words, rounds)) for size in (0, EmbeddedModel().prompt_cache)]
         print_table(rows)
-        write(args.out, "local_prompt_cache", {"rows": rows})
+        write_result(args.out, "local_prompt_cache", {"rows": rows})
 
 
 if __name__ == "__main__":

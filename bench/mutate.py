@@ -15,7 +15,6 @@ Prints a table and the survivors; writes mutation.json to DIR. Exit code 1 if le
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import multiprocessing
 import os
@@ -31,7 +30,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from _results import write_result
+from _results import options_for, write_result
 
 from knapcache.cli.output import print_table
 
@@ -123,12 +122,11 @@ def run_area(area: str, number: int, seed: int) -> list[Mutant]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_for(__doc__, "mutation.json")
     parser.add_argument("--sample", type=int, default=300, help="number of mutants")
     parser.add_argument("--seed", type=int, default=1, help="seed of the sample")
     parser.add_argument("--jobs", type=int, default=1, help="areas that are tested at the same time")
     parser.add_argument("--areas", default=",".join(CONFIG["areas"]), help="names, separated by commas; all by default")
-    parser.add_argument("--out", type=Path, help="directory for mutation.json")
     options = parser.parse_args()
     areas = options.areas.split(",")
     jobs = [(area, -(-options.sample // len(areas)), options.seed) for area in areas]
@@ -140,9 +138,8 @@ def main() -> int:
         share = 1 - (counts["survived"] + counts["untested"]) / max(1, counts.total() - counts["equivalent"])
         rows.append({"area": area} | {state: counts[state] for state in STATES} | {"share": round(share, 4)})
     print_table(rows, title="Mutants")
-    if options.out:
-        survivors = [mutant for mutant in mutants if mutant["state"] == "survived"]
-        write_result(options.out / "mutation.json", {"seed": options.seed, "areas": rows, "survivors": survivors})
+    survivors = [mutant for mutant in mutants if mutant["state"] == "survived"]
+    write_result(options.out, "mutation", {"seed": options.seed, "areas": rows, "survivors": survivors})
     return int(rows[-1]["share"] < 0.95)
 
 

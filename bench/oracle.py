@@ -9,19 +9,15 @@ Other solvers get LIMIT seconds each. Prints tables; writes oracle.json and orac
 
 from __future__ import annotations
 
-import argparse
-import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from _peer_solvers import PEERS
-from _results import write_result
-from _targets import Row, target
+from _results import Row, min_seconds, options_for, print_targets, target, write_result
 from tests.support.knapsacks import KnapsackInstance, cache_like, classic
 
 from knapcache.cli.output import print_table
@@ -50,16 +46,6 @@ OR_TOOLS_TARGETS = {10**3: 15.0, 10**4: 300.0}
 BETA_TARGET, WARM_TARGET, FIRST_CALL_TARGET, IMPORT_TARGET = 0.5, 10.0, 1.0, 0.5
 
 
-def min_seconds(call: Callable[[], object], runs: int) -> float:
-    """Return the minimum wall time of several runs."""
-    seconds = []
-    for _ in range(runs):
-        start = time.perf_counter()
-        call()
-        seconds.append(time.perf_counter() - start)
-    return min(seconds)
-
-
 def make_instance(mode: str, n: int, seed: int) -> KnapsackInstance:
     """Return an instance like those of a cache with answers of some kilobytes."""
     return cache_like(mode, np.random.default_rng([seed, n]), n, median_size=600)
@@ -70,10 +56,10 @@ def measure(mode: str, n: int, seed: int) -> Row:
     values, sizes, capacity = make_instance(mode, n, seed)
     runs = 5 if n >= 10**5 else 9
     densities = values / sizes
-    argsort = min_seconds(lambda: np.argsort(densities), runs)
+    argsort = min_seconds(lambda: np.argsort(densities), runs, time.perf_counter)
     found = solve(values, sizes, capacity)
-    cold = min_seconds(lambda: solve(values, sizes, capacity), runs)
-    beta = min_seconds(lambda: solve(values, sizes, capacity, beta=1e-3), runs)
+    cold = min_seconds(lambda: solve(values, sizes, capacity), runs, time.perf_counter)
+    beta = min_seconds(lambda: solve(values, sizes, capacity, beta=1e-3), runs, time.perf_counter)
     row: Row = {
         "n": n, "mode": mode, "seed": seed, "argsort": argsort, "solve": cold, "beta": beta, "proven": found.proven,
         "ratio_to_argsort": cold / argsort, "beta_ratio_to_argsort": beta / argsort,
@@ -261,8 +247,7 @@ def draw(rows: list[Row], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="directory for oracle.json and oracle.png")
+    parser = options_for(__doc__, "oracle.json and oracle.png")
     parser.add_argument("--quick", action="store_true", help="one seed, up to 10^5 items")
     args = parser.parse_args()
     sizes = {n: 1 for n in SEEDS if n <= 10**5} if args.quick else SEEDS
@@ -277,14 +262,10 @@ def main() -> None:
     table = summary(rows)
     print_table(table, title="milliseconds, median over seeds; one thread")
     print_table(hard, title=f"hard classes, work limit of {HARD_WORK:,} states")
-    print_table(targets, title="targets")
+    print_targets(targets)
+    record = {"numpy": np.__version__, "limit_seconds": LIMIT, "targets": targets, "summary": table, "hard": hard}
+    write_result(args.out, "oracle", {**record, "rows": rows})
     if args.out:
-        record = {
-            "name": "oracle", "python": platform.python_version(), "numpy": np.__version__,
-            "machine": platform.machine(), "limit_seconds": LIMIT, "targets": targets, "summary": table, "hard": hard,
-            "rows": rows,
-        }  # fmt: skip
-        write_result(args.out / "oracle.json", record)
         draw(rows, args.out / "oracle.png")
 
 

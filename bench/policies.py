@@ -22,8 +22,6 @@ nothing.
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -32,8 +30,7 @@ from typing import Any
 import _mixture
 import _worlds
 import numpy as np
-from _results import write_result
-from _targets import Row, target
+from _results import Row, options_for, print_targets, run_or_show, target, write_result
 
 from knapcache.cli.output import print_table
 from knapcache.errors import InvalidInput
@@ -227,7 +224,7 @@ def print_tables(ratios: Ratios, record: Row) -> None:
     if record["mixture"]:
         print_table(record["mixture"]["rows"], title=_mixture.title(record["mixture"]))
     if record["targets"]:
-        print_table([b | {"met": "yes" if b["met"] else "no"} for b in record["targets"]], title="targets")
+        print_targets(record["targets"])
     for title, share in (
         ("public traces", record["gap_closed"]),
         ("synthetic traffic", record["traffic_gap_closed"]),
@@ -271,14 +268,13 @@ def run(args: argparse.Namespace) -> None:
         if set(_mixture.TRACES) <= set(public):
             mixture = _mixture.measure(public, competing)
     record = {
-        "name": "policies", "python": platform.python_version(), "numpy": np.__version__, "machine": platform.machine(),
-        "subject": args.subject, "targets": targets, "gap_closed": gap_closed(public_cells),
+        "numpy": np.__version__, "subject": args.subject, "targets": targets, "gap_closed": gap_closed(public_cells),
         "traffic_gap_closed": gap_closed(synthetic_cells), "cells": public_cells, "traffic": synthetic_cells,
         "worlds": worlds, "mixture": mixture, "ratios": ratios, "traffic_ratios": traffic_ratios,
     }  # fmt: skip
     print_tables(ratios, record)
+    write_result(args.out, "policies", record)
     if args.out:
-        write_result(args.out / "policies.json", record)
         if ratios:
             draw(ratios, args.subject, args.out / "policies.png")
         if worlds:
@@ -286,9 +282,8 @@ def run(args: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_for(__doc__, "policies.json and the figures")
     option = parser.add_argument
-    option("--out", type=Path, metavar="DIR", help="directory for policies.json and the figures")
     option("--traces", metavar="LIST", help=f"traces, of {', '.join((*PUBLIC_TRACES, *traffic.KINDS))} (default: all)")
     option(
         "--capacities",
@@ -305,15 +300,7 @@ def main() -> None:
         "held-out worlds are for final results only",
     )
     option("--jobs", type=int, metavar="N", help="number of processes (default: all cores)")
-    option("--markdown", type=Path, metavar="FILE", help="print the tables of the documentation from a policies.json")
-    args = parser.parse_args()
-    if args.markdown:
-        print(markdown(json.loads(args.markdown.read_text(encoding="utf-8"))))
-        return
-    try:
-        run(args)
-    except InvalidInput as error:
-        parser.error(str(error))
+    run_or_show(parser, run, markdown)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,6 @@ docs/reference/prefix-lab.md from such a file and runs nothing.
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import statistics
 import sys
 import threading
@@ -32,8 +30,7 @@ from typing import Any
 
 import _prefix_traffic
 import orjson
-from _results import write_result
-from _targets import Row, target
+from _results import Row, options_for, print_targets, run_or_show, target, write_result
 
 from knapcache.cli.output import print_table
 from knapcache.errors import InvalidInput
@@ -243,10 +240,6 @@ def run(args: argparse.Namespace) -> None:
     if not cells:
         raise InvalidInput("no trace was found")
     targets = check_targets(cells, times)
-    record = {
-        "name": "prefix", "python": platform.python_version(), "machine": platform.machine(), "tariff": tariff.name,
-        "targets": targets, "times": times, "cells": cells,
-    }  # fmt: skip
     if on_open := [cell for cell in cells if cell["trace"] in OPEN]:
         columns = {f"{cell['trace']}{'' if cell['upgrades'] else ', no upgrades'}": cell["ratios"] for cell in on_open}
         rows = [
@@ -256,28 +249,19 @@ def run(args: argparse.Namespace) -> None:
     rows = [{**cell, "upgrades": "yes" if cell["upgrades"] else "no"} for cell in cells]
     print_table([{name: row[name] for name in row if name != "ratios"} for row in rows], title="all cells")
     print_table(times, title="time of a request")
-    print_table([row | {"met": "yes" if row["met"] else "no"} for row in targets], title="targets")
+    print_targets(targets)
+    write_result(args.out, "prefix", {"tariff": tariff.name, "targets": targets, "times": times, "cells": cells})
     if args.out:
-        write_result(args.out / "prefix.json", record)
         draw(cells, args.out / "prefix.png")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_for(__doc__, "prefix.json and prefix.png")
     option = parser.add_argument
-    option("--out", type=Path, metavar="DIR", help="directory for prefix.json and prefix.png")
     option("--traces", metavar="LIST", help=f"traces, of {', '.join((*OPEN, *_prefix_traffic.KINDS))} (default: all)")
     option("--random", type=int, metavar="N", default=RANDOM, help=f"number of random mixtures (default: {RANDOM})")
     option("--tariff", metavar="NAME", default="anthropic", help="the provider's tariff (default: anthropic)")
-    option("--markdown", type=Path, metavar="FILE", help="print the tables of the documentation from a prefix.json")
-    args = parser.parse_args()
-    if args.markdown:
-        print(markdown(json.loads(args.markdown.read_text(encoding="utf-8"))))
-        return
-    try:
-        run(args)
-    except InvalidInput as error:
-        parser.error(str(error))
+    run_or_show(parser, run, markdown)
 
 
 if __name__ == "__main__":

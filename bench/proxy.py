@@ -25,10 +25,8 @@ Prints tables; writes proxy.json and proxy.png to DIR.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -38,7 +36,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from _results import write_result
+from _results import Row, options_for, print_targets, target, write_result
 from _server_processes import (
     HERE,
     KEY,
@@ -52,7 +50,6 @@ from _server_processes import (
     litellm,
     pin_to,
 )
-from _targets import Row, target
 
 from knapcache.cli.output import print_table
 from knapcache.lab.figures import new_figure
@@ -276,8 +273,7 @@ def draw(hits: list[Row], misses: list[Row], path: Path) -> None:
 
 def main() -> None:
     os.environ.setdefault("KNAPCACHE_COMPILE", "1")  # compiled kernels from the first request on
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="directory for proxy.json and proxy.png")
+    parser = options_for(__doc__, "proxy.json and proxy.png")
     parser.add_argument("--quick", action="store_true", help="one short round")
     all_servers = [OURS, ECHO, CANNED, LITELLM, GPTCACHE]
     parser.add_argument(
@@ -306,15 +302,11 @@ def main() -> None:
         f"load {LOAD_CORE}, upstream {UPSTREAM_CORE}"
     )
     print_table(misses, title=f"misses, with an upstream that takes {UPSTREAM_DELAY * 1e3:g} ms")
-    print_table(targets, title="targets")
-    if args.out:
-        record = {
-            "name": "proxy", "python": platform.python_version(), "machine": platform.machine(), "cpus": os.cpu_count(),
-            "targets": targets, "rows": hits, "not_started": not_started, "misses": misses,
-        }  # fmt: skip
-        write_result(args.out / "proxy.json", record)
-        if hits and misses:
-            draw(hits, misses, args.out / "proxy.png")
+    print_targets(targets)
+    record = {"cpus": os.cpu_count(), "targets": targets, "rows": hits, "not_started": not_started, "misses": misses}
+    write_result(args.out, "proxy", record)
+    if args.out and hits and misses:
+        draw(hits, misses, args.out / "proxy.png")
 
 
 if __name__ == "__main__":

@@ -8,13 +8,10 @@ readers.json to DIR.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import gzip
-import platform
 import sys
 import tempfile
-import time
 from array import array
 from collections.abc import Callable
 from pathlib import Path
@@ -23,14 +20,14 @@ from unittest import mock
 
 import numpy as np
 import polars
-from _results import write_result
+from _results import min_seconds, options_for, write_result
 
 from knapcache.cli.output import print_table
 from knapcache.lab.traces import read_trace
+from knapcache.lab.traces.oracle_general import RECORD
 
 REQUESTS = 1_000_000
 RUNS = 3
-RECORD = np.dtype([("time", "<u4"), ("id", "<u8"), ("size", "<u4"), ("next", "<i8")])
 
 
 def write_traces(folder: Path) -> dict[str, Path]:
@@ -74,20 +71,8 @@ def without_polars(path: Path) -> None:
         read_trace(path)
 
 
-def cpu_seconds(function: Callable[[], object]) -> float:
-    """Return the CPU seconds of the best run."""
-    seconds = []
-    for _ in range(RUNS):
-        start = time.process_time()
-        function()
-        seconds.append(time.process_time() - start)
-    return min(seconds)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="directory for readers.json")
-    args = parser.parse_args()
+    args = options_for(__doc__, "readers.json").parse_args()
     with tempfile.TemporaryDirectory() as folder:
         files = write_traces(Path(folder))
         compressed = files["csv.gz"]
@@ -98,15 +83,13 @@ def main() -> None:
             "csv.gz, without Polars": lambda: without_polars(compressed),
             **{kind: lambda path=path: read_trace(path) for kind, path in files.items() if kind != "csv.gz"},  # type: ignore[misc]
         }
-        seconds = {name: cpu_seconds(function) for name, function in runs.items()}
+        seconds = {name: min_seconds(function, RUNS) for name, function in runs.items()}
     base = seconds["csv.gz, plain loop"]
     rows: list[dict[str, Any]] = [
         {"file": n, "cpu_seconds": s, "ratio_to_plain_loop": s / base} for n, s in seconds.items()
     ]
     print_table(rows, title=f"{REQUESTS:,} requests")
-    if args.out:
-        record = {"name": "readers", "python": platform.python_version(), "machine": platform.machine(), "rows": rows}
-        write_result(args.out / "readers.json", record)
+    write_result(args.out, "readers", {"rows": rows})
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ import argparse
 import json
 import logging
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -26,7 +25,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from _results import write_result
+from _results import options_for, write_result
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # for the scenarios of the tests
@@ -119,10 +118,9 @@ def selected(names: str) -> list[ReliabilityRow]:
 
 def main() -> int:
     os.environ.setdefault("KNAPCACHE_COMPILE", "1")  # compiled kernels from the first request on
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_for(__doc__, "reliability.json")
     parser.add_argument("--only", default="", metavar="R1,…", help="only these rows")
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies all counts (default: 1)")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write reliability.json here")
     parser.add_argument(
         "--markdown", type=Path, metavar="FILE", help="print the table of a reliability.json, run nothing"
     )
@@ -151,23 +149,14 @@ def main() -> int:
             flush=True,
         )
         if args.out:  # after every row: an interrupted run keeps what it has
-            write(args.out, results, args.scale)
+            merged_rows = merged(results, args.out / "reliability.json", args.scale)
+            write_result(args.out, "reliability", {"scale": args.scale, "rows": merged_rows})
     shown = ("row", "done", "measured", "passed", "seconds")
     print_table([{name: result[name] for name in shown} for result in results], title="reliability")
     print(
         f"{sum(result['passed'] for result in results)} of {len(results)} rows passed, {time.monotonic() - start:.0f} s"
     )
     return int(not all(result["passed"] for result in results))
-
-
-def write(folder: Path, results: list[dict[str, Any]], scale: float) -> None:
-    """Write reliability.json."""
-    path = folder / "reliability.json"
-    record = {
-        "name": "reliability", "python": platform.python_version(), "machine": platform.machine(), "scale": scale,
-        "rows": merged(results, path, scale),
-    }  # fmt: skip
-    write_result(path, record)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,6 @@ Prints tables; writes replay.json and replay.png to DIR.
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import sys
 import tempfile
 import time
@@ -30,8 +28,7 @@ from pathlib import Path
 
 import numpy as np
 from _libcachesim import NAMES, fastest
-from _results import write_result
-from _targets import Row, target
+from _results import Row, min_seconds, options_for, print_targets, run_or_show, target, write_result
 
 from knapcache.cli.output import print_table
 from knapcache.kernel import Records, kernel, records
@@ -141,12 +138,8 @@ def accesses(keys: int, order: Ints, runs: int) -> list[Row]:
         "chase": lambda: chase(table, REQUESTS),
     }
     for name, call in calls.items():
-        seconds = []
-        for _ in range(runs + 1):  # the first one compiles
-            start = time.process_time()
-            call()
-            seconds.append(time.process_time() - start)
-        ns = 1e9 * min(seconds[1:]) / REQUESTS
+        call()  # compiles
+        ns = 1e9 * min_seconds(call, runs) / REQUESTS
         rows.append({"policy": name, "keys": keys, "ns_per_request": ns, "row_bytes": table.itemsize})
     return rows
 
@@ -274,15 +267,7 @@ def draw(rows: list[Row], by_keys: list[Row], path: Path) -> None:
     figure.savefig(path, dpi=140)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="directory for replay.json and replay.png")
-    parser.add_argument("--quick", action="store_true", help="one run of each, only policies with targets")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="print the tables of an earlier run, and end")
-    args = parser.parse_args()
-    if args.markdown:
-        print(markdown(json.loads(args.markdown.read_text(encoding="utf-8"))))
-        return
+def run(args: argparse.Namespace) -> None:
     runs = 1 if args.quick else RUNS
     selected = {*MIN_SPEEDUP, *MIN_RATE, *EQUAL_MISS_RATIO} if args.quick else set(registry.SPECS)
     names = [
@@ -306,14 +291,16 @@ def main() -> None:
     print_table(rows, title=f"{REQUESTS:,} requests, one thread")
     print_table(by_keys, title="cost of a decision by number of keys")
     print_table(setting, title="20,000 rounds, 100 queries, capacity 60")
-    print_table(targets, title="targets")
+    print_targets(targets)
+    write_result(args.out, "replay", {"targets": targets, "rows": rows, "decisions": by_keys, "paper": setting})
     if args.out:
-        record = {
-            "name": "replay", "python": platform.python_version(), "machine": platform.machine(), "targets": targets,
-            "rows": rows, "decisions": by_keys, "paper": setting,
-        }  # fmt: skip
-        write_result(args.out / "replay.json", record)
         draw(rows, by_keys, args.out / "replay.png")
+
+
+def main() -> None:
+    parser = options_for(__doc__, "replay.json and replay.png")
+    parser.add_argument("--quick", action="store_true", help="one run of each, only policies with targets")
+    run_or_show(parser, run, markdown)
 
 
 if __name__ == "__main__":

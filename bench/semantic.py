@@ -28,7 +28,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import platform
 import random
 import statistics
 import sys
@@ -43,9 +42,8 @@ import _semantic_money
 import _semantic_peers
 import _semantic_questions
 import numpy as np
-from _results import write_result
+from _results import Row, options_for, print_targets, run_or_show, target, write_result
 from _semantic_plot import TIER, draw
-from _targets import Row, target
 
 from knapcache.cli.output import print_table
 from knapcache.errors import InvalidInput
@@ -310,9 +308,7 @@ def run(args: argparse.Namespace) -> None:
             raise InvalidInput(f"{part!r} is not one of {', '.join(PARTS)}")
     if args.entries < 0:
         raise InvalidInput(f"entries must be at least 0, not {args.entries}")
-    record: Row = {
-        "name": "semantic", "python": platform.python_version(), "machine": platform.machine(), "seed": args.seed
-    }  # fmt: skip
+    record: Row = {"seed": args.seed}
 
     def log(text: str) -> None:
         print(text, file=sys.stderr)
@@ -348,29 +344,19 @@ def run(args: argparse.Namespace) -> None:
         record["live"] = _semantic_live.hit_throughput()
         print_table([record["live"]], title="exact hits")
     record["targets"] = check_targets(record)
-    print_table([row | {"met": "yes" if row["met"] else "no"} for row in record["targets"]], title="targets")
-    if args.out:
-        write_result(args.out / "semantic.json", record)
-        if record.get("serve"):
-            draw(record["serve"], args.out / "semantic.png")
+    print_targets(record["targets"])
+    write_result(args.out, "semantic", record)
+    if args.out and record.get("serve"):
+        draw(record["serve"], args.out / "semantic.png")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_for(__doc__, "semantic.json and semantic.png")
     option = parser.add_argument
-    option("--out", type=Path, metavar="DIR", help="directory for semantic.json and semantic.png")
     option("--parts", metavar="LIST", help=f"parts, of {', '.join(PARTS)} (default: all)")
     option("--entries", type=int, metavar="N", default=ENTRIES, help=f"questions in the index (default: {ENTRIES:,})")
     option("--seed", type=int, metavar="N", default=1, help="seed of all draws (default: 1)")
-    option("--markdown", type=Path, metavar="FILE", help="print the tables of the documentation from a semantic.json")
-    args = parser.parse_args()
-    if args.markdown:
-        print(markdown(json.loads(args.markdown.read_text(encoding="utf-8"))))
-        return
-    try:
-        run(args)
-    except InvalidInput as error:
-        parser.error(str(error))
+    run_or_show(parser, run, markdown)
 
 
 if __name__ == "__main__":

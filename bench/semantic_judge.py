@@ -12,16 +12,14 @@ Prints a table; writes semantic_judge.json to DIR.
 
 from __future__ import annotations
 
-import argparse
 import platform
 import time
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from _answer_pairs import build_pairs
-from _results import write_result
+from _results import options_for, write_result
 from numpy.typing import NDArray
 
 from knapcache.cli.output import print_table
@@ -114,8 +112,7 @@ def threshold_row(pairs: Any, cosine: CachedCosine, threshold: float) -> dict[st
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="directory of semantic_judge.json")
+    parser = options_for(__doc__, "semantic_judge.json")
     parser.add_argument("--each", type=int, default=120, help="pairs of a template, of each truth (default: 120)")
     arguments = parser.parse_args()
     record = measure(arguments.each)
@@ -125,8 +122,7 @@ def main() -> None:
         f"accepted wrongly: {record['accepted_wrongly']} of {record['different']}, "
         f"at most {record['accepted_wrongly_limit']:.2%}"
     )
-    if arguments.out:
-        write_result(arguments.out / "semantic_judge.json", record)
+    write_result(arguments.out, "semantic_judge", record)
 
 
 if __name__ == "__main__":

@@ -26,10 +26,8 @@ Prints a table; writes soak.json and soak.png to DIR. Exit code 1 if a target is
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import platform
 import re
 import subprocess
 import sys
@@ -40,9 +38,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from _results import write_result
+from _results import Row, options_for, print_targets, target, write_result
 from _server_processes import HERE, KEY, LOAD_CORE, UPSTREAM_CORE, ServerProcess, baseline_server, knapcache, pin_to
-from _targets import Row, target
 
 from knapcache.cli.output import print_table
 from knapcache.lab.figures import new_figure
@@ -208,8 +205,7 @@ def draw(curve: list[Row], path: Path) -> None:
 
 def main() -> None:
     os.environ.setdefault("KNAPCACHE_COMPILE", "1")  # compiled kernels from the first request on
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="directory for soak.json and soak.png")
+    parser = options_for(__doc__, "soak.json and soak.png")
     parser.add_argument("--minutes", type=float, default=10.0, help="duration (default: 10)")
     parser.add_argument("--clients", type=int, default=200, help="concurrent clients (default: 200)")
     parser.add_argument(
@@ -228,18 +224,15 @@ def main() -> None:
     print_table(curve[:: max(1, len(curve) // 12)], title=f"{args.clients} clients")
     for error in counts["errors"]:
         print(error)
-    print_table(targets, title="targets")
+    print_targets(targets)
+    counted = (
+        "answered", "hits", "disconnected", "misdelivered", "failed", "timed_out", "descriptors_leaked", "tasks_leaked",
+        "stalls",
+    )  # fmt: skip
+    record = {"minutes": args.minutes, "clients": args.clients, "targets": targets}
+    record |= {name: counts[name] for name in counted}
+    write_result(args.out, "soak", {**record, "prompts": args.prompts, "capacity": CAPACITY, "curve": curve})
     if args.out:
-        record = {
-            "name": "soak", "python": platform.python_version(), "machine": platform.machine(), "minutes": args.minutes,
-            "clients": args.clients, "targets": targets, "answered": counts["answered"], "hits": counts["hits"],
-            "disconnected": counts["disconnected"], "misdelivered": counts["misdelivered"], "failed": counts["failed"],
-            "timed_out": counts["timed_out"],
-            "descriptors_leaked": counts["descriptors_leaked"], "tasks_leaked": counts["tasks_leaked"],
-            "stalls": counts["stalls"],
-            "prompts": args.prompts, "capacity": CAPACITY, "curve": curve,
-        }  # fmt: skip
-        write_result(args.out / "soak.json", record)
         draw(curve, args.out / "soak.png")
     sys.exit(not all(row["met"] for row in targets))
 

@@ -19,9 +19,7 @@ of the thread over many repetitions. Prints the tables; writes streams.json to D
 
 from __future__ import annotations
 
-import argparse
 import json
-import platform
 import random
 import string
 import tempfile
@@ -31,7 +29,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from _results import write_result
+from _results import options_for, write_result
 
 from knapcache.cli.output import print_table
 from knapcache.model import Endpoint
@@ -227,22 +225,14 @@ def by_format() -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="directory of streams.json")
+    parser = options_for(__doc__, "streams.json")
     parser.add_argument("--quick", action="store_true", help="few repetitions")
     options = parser.parse_args()
     seconds = 0.01 if options.quick else 0.5
     tables = {"by tokens": by_tokens(seconds), "24 tokens, by method": by_method(seconds), "by format": by_format()}
     for title, rows in tables.items():
         print_table(rows, title)
-    if options.out:
-        machine = {
-            "python": platform.python_version(),
-            "zlib": zlib.ZLIB_RUNTIME_VERSION,
-            "machine": platform.machine(),
-        }
-        found = {"machine": machine, **tables}
-        write_result(options.out / "streams.json", found)
+    write_result(options.out, "streams", {"zlib": zlib.ZLIB_RUNTIME_VERSION, **tables})
 
 
 if __name__ == "__main__":

@@ -14,17 +14,13 @@ Prints tables; writes vsocb.json to DIR.
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import platform
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _results import write_result
-from _targets import Row, target
+from _results import Row, options_for, print_targets, target, write_result
 
 from knapcache.cli.output import print_table
 from knapcache.lab.replay import replay
@@ -87,8 +83,7 @@ def measure(name: str, trace: Trace, share: float, requests: int) -> Row:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="write vsocb.json there")
+    parser = options_for(__doc__, "vsocb.json")
     parser.add_argument("--quick", action="store_true", help="fewer requests: the numbers are less exact")
     args = parser.parse_args()
     requests = QUICK_REQUESTS if args.quick else REQUESTS
@@ -105,10 +100,8 @@ def main() -> int:
         for name in POLICIES
     ]
     print_table(rows, title=f"{requests:,} requests after one for each key, one thread")
-    print_table(targets, title="targets")
-    if args.out:
-        result = {"machine": platform.machine(), "requests": requests, "rows": rows, "targets": targets}
-        write_result(args.out / "vsocb.json", result)
+    print_targets(targets)
+    write_result(args.out, "vsocb", {"requests": requests, "rows": rows, "targets": targets})
     return 0 if all(row["met"] for row in targets) else 1
 
 
