@@ -18,8 +18,9 @@ from knapcache.lab.executors import Jobs
 from knapcache.lab.figures import new_figure, style
 from knapcache_experiments.experiment import Experiment, ExperimentResult, option
 from knapcache_experiments.figure_1 import PaperSettings
+from knapcache_experiments.plots import plot_rows
 from knapcache_experiments.theory import oracle_call_bound
-from knapcache_experiments.trials import Trial, require_option, run_trials, table_row
+from knapcache_experiments.trials import repeated, require_option, run_trials, table_row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,18 +37,10 @@ def run(settings: AlphaSettings, jobs: Jobs) -> ExperimentResult:
     figure, (left, right) = new_figure(2, width=5.2)
     workload = settings.workload()
     trials = [
-        Trial(
-            policy=policy,
-            workload=workload,
-            capacity=settings.capacity,
-            repeat=repeat,
-            seed=settings.seed,
-            alpha=alpha,
-            labels={"alpha": alpha},
-        )
+        trial
         for policy in settings.policies
         for alpha in settings.alphas
-        for repeat in range(settings.repeats)
+        for trial in repeated(settings, policy, workload, alpha=alpha, labels={"alpha": alpha})
     ]
     rows = []
     for group in run_trials(trials, jobs, EXPERIMENT.name):
@@ -71,15 +64,7 @@ def run(settings: AlphaSettings, jobs: Jobs) -> ExperimentResult:
             # Drawn on top, because policies may have equally many due calls.
             line_style = {**style(policy), "linestyle": ":", "zorder": 5}
             left.plot(x, due, label=f"{policy}, with those skipped", **line_style)
-        right.errorbar(
-            x,
-            [r["regret_mean"] for r in selected],
-            [(r["regret_se"] or 0.0) for r in selected],
-            marker="o",
-            markersize=4,
-            label=policy,
-            **style(policy),
-        )
+        plot_rows(right, selected, "alpha")
     dense = np.geomspace(min(settings.alphas), max(settings.alphas), 100)
     bounds = [float(oracle_call_bound(settings.queries, settings.rounds, a)) for a in dense]
     left.plot(dense, bounds, color="black", linewidth=1, linestyle="--", label="bound")

@@ -17,7 +17,8 @@ from knapcache.lab.executors import Jobs
 from knapcache.lab.figures import new_figure, style
 from knapcache_experiments.experiment import Experiment, ExperimentResult, option
 from knapcache_experiments.figure_1 import PaperSettings
-from knapcache_experiments.trials import Trial, TrialResult, run_trials, table_row
+from knapcache_experiments.plots import plot_rows
+from knapcache_experiments.trials import TrialResult, repeated, run_trials, table_row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,18 +45,11 @@ def run(settings: ApproximateSettings, jobs: Jobs) -> ExperimentResult:
     figure, (left, right) = new_figure(2, width=5.2)
     workload = settings.workload()
     trials = [
-        Trial(
-            policy="vsocb-apx" if beta else "vsocb",
-            workload=workload,
-            capacity=settings.capacity,
-            repeat=repeat,
-            seed=settings.seed,
-            alpha=settings.alpha,
-            options={"beta": beta},
-            labels={"beta": beta},
-        )
+        trial
         for beta in settings.betas
-        for repeat in range(settings.repeats)
+        for trial in repeated(
+            settings, "vsocb-apx" if beta else "vsocb", workload, options={"beta": beta}, labels={"beta": beta}
+        )
     ]
     rows = [
         {**table_row(group), **extra_columns(group, group[0].trial.labels["beta"])}
@@ -63,7 +57,7 @@ def run(settings: ApproximateSettings, jobs: Jobs) -> ExperimentResult:
     ]
     x = [r["beta"] for r in rows]
     line_style = {"marker": "o", "markersize": 4, **style("vsocb-apx")}
-    left.errorbar(x, [r["regret_mean"] for r in rows], [(r["regret_se"] or 0.0) for r in rows], **line_style)
+    plot_rows(left, rows, "beta", **line_style)
     left.set_ylim(bottom=0)
     left.set_ylabel(f"regret after {settings.rounds:,} rounds")
     right.plot(x, [r["work_per_call"] for r in rows], **line_style)

@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from knapcache.lab.executors import Jobs
-from knapcache.lab.figures import new_figure, style
+from knapcache.lab.figures import new_figure
 from knapcache_experiments.experiment import Experiment, ExperimentResult, option
 from knapcache_experiments.figure_1 import PaperSettings
-from knapcache_experiments.trials import Trial, require_option, run_trials, table_row
+from knapcache_experiments.plots import plot_rows
+from knapcache_experiments.trials import repeated, require_option, run_trials, table_row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,32 +32,14 @@ def run(settings: ConfidenceSettings, jobs: Jobs) -> ExperimentResult:
     figure, (axes,) = new_figure()
     workload = settings.workload()
     trials = [
-        Trial(
-            policy=policy,
-            workload=workload,
-            capacity=settings.capacity,
-            repeat=repeat,
-            seed=settings.seed,
-            alpha=settings.alpha,
-            gamma=gamma,
-            labels={"gamma": gamma},
-        )
+        trial
         for policy in settings.policies
         for gamma in settings.gammas
-        for repeat in range(settings.repeats)
+        for trial in repeated(settings, policy, workload, gamma=gamma, labels={"gamma": gamma})
     ]
     rows = [table_row(group) for group in run_trials(trials, jobs, EXPERIMENT.name)]
     for policy in settings.policies:
-        selected = [r for r in rows if r["policy"] == policy]
-        axes.errorbar(
-            [r["gamma"] for r in selected],
-            [r["regret_mean"] for r in selected],
-            [(r["regret_se"] or 0.0) for r in selected],
-            marker="o",
-            markersize=4,
-            label=policy,
-            **style(policy),
-        )
+        plot_rows(axes, [r for r in rows if r["policy"] == policy], "gamma")
     positive = [g for g in settings.gammas if g > 0]
     axes.set_xscale("symlog", linthresh=min(positive, default=1.0))
     axes.set_yscale("log")

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 from knapcache.errors import InvalidInput
 from knapcache.lab.executors import Jobs
-from knapcache.lab.figures import new_figure, style
+from knapcache.lab.figures import new_figure
 from knapcache_experiments.experiment import Experiment, ExperimentResult, option
 from knapcache_experiments.figure_1 import PaperSettings
-from knapcache_experiments.trials import Trial, TrialResult, mean_and_error, run_trials, table_row
+from knapcache_experiments.plots import plot_rows
+from knapcache_experiments.trials import TrialResult, mean_and_error, repeated, run_trials, table_row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,31 +43,14 @@ def run(settings: DriftSettings, jobs: Jobs) -> ExperimentResult:
     """Run every policy with every number of changes."""
     figure, (axes,) = new_figure()
     trials = [
-        Trial(
-            policy=policy,
-            workload=settings.workload(changes=changes),
-            capacity=settings.capacity,
-            repeat=repeat,
-            seed=settings.seed,
-            alpha=settings.alpha,
-            labels={"changes": changes},
-        )
+        trial
         for policy in settings.policies
         for changes in settings.changes
-        for repeat in range(settings.repeats)
+        for trial in repeated(settings, policy, settings.workload(changes=changes), labels={"changes": changes})
     ]
     rows = [{**table_row(group), **excess_cost(group)} for group in run_trials(trials, jobs, EXPERIMENT.name)]
     for policy in settings.policies:
-        selected = [r for r in rows if r["policy"] == policy]
-        axes.errorbar(
-            [r["changes"] for r in selected],
-            [100 * r["excess_mean"] for r in selected],
-            [100 * (r["excess_se"] or 0.0) for r in selected],
-            marker="o",
-            markersize=4,
-            label=policy,
-            **style(policy),
-        )
+        plot_rows(axes, [r for r in rows if r["policy"] == policy], "changes", "excess", scale=100)
     axes.set_xscale("symlog", linthresh=1)
     axes.set_xticks(settings.changes, [str(k) for k in settings.changes])
     axes.set_yscale("log")

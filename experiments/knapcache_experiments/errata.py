@@ -15,7 +15,7 @@ from knapcache.lab.figures import new_figure
 from knapcache_experiments.as_printed import REPAIRS
 from knapcache_experiments.experiment import Experiment, ExperimentResult
 from knapcache_experiments.figure_1 import PaperSettings
-from knapcache_experiments.trials import AS_PRINTED, Trial, run_trials, table_row
+from knapcache_experiments.trials import AS_PRINTED, repeated, run_trials, table_row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,18 +38,15 @@ def run(settings: ErrataSettings, jobs: Jobs) -> ExperimentResult:
         ("vsocb-lazy", "all", ()),
     ]
     trials = [
-        Trial(
-            policy=policy,
-            workload=workload,
-            capacity=settings.capacity,
-            repeat=repeat,
-            seed=settings.seed,
-            alpha=settings.alpha,
+        trial
+        for policy, label, repairs in variants
+        for trial in repeated(
+            settings,
+            policy,
+            workload,
             options={"repairs": repairs} if policy == AS_PRINTED else {},
             labels={"repairs": label},
         )
-        for policy, label, repairs in variants
-        for repeat in range(settings.repeats)
     ]
     rows = [table_row(group, counters=("wipes", "rounds_over")) for group in run_trials(trials, jobs, EXPERIMENT.name)]
     _draw(figure, left, right, rows, settings)

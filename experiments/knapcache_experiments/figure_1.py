@@ -16,7 +16,7 @@ from knapcache.lab.figures import new_figure
 from knapcache.lab.synthetic import Workload
 from knapcache_experiments.experiment import Experiment, ExperimentResult, ExperimentSettings, option
 from knapcache_experiments.plots import plot_mean
-from knapcache_experiments.trials import Trial, run_trials, table_row
+from knapcache_experiments.trials import repeated, run_trials, table_row
 
 POLICIES = (
     "vsocb",
@@ -80,17 +80,14 @@ def run(settings: Figure1Settings, jobs: Jobs) -> ExperimentResult:
     figure, (axes,) = new_figure()
     workload = settings.workload()
     trials = [
-        Trial(
-            policy=policy,
-            workload=workload,
-            capacity=settings.capacity,
-            repeat=repeat,
-            seed=settings.seed,
-            alpha=settings.alpha,
+        trial
+        for policy in settings.policies
+        for trial in repeated(
+            settings,
+            policy,
+            workload,
             gamma=settings.gamma if policy in ("vsocb", "vsocb-apx", "offline") else None,
         )
-        for policy in settings.policies
-        for repeat in range(settings.repeats)
     ]
     groups = run_trials(trials, jobs, EXPERIMENT.name)
     for group in sorted(groups, key=lambda g: -g[0].regret[-1]):

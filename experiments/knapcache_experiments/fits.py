@@ -36,3 +36,14 @@ def fit_exponent(x: npt.ArrayLike, y: npt.ArrayLike) -> Exponent | None:
     slopes = np.log(means) @ centred / (centred @ centred)
     low, high = np.quantile(slopes[1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Exponent(float(slopes[0]), float(low), float(high))
+
+
+def exponent_columns(x: npt.ArrayLike, regret: npt.ArrayLike, bound: npt.ArrayLike) -> dict[str, float | None]:
+    """Return the columns of a table with the exponent of the regret, its interval, and the exponent of the bound."""
+    fit, of_bound = fit_exponent(x, regret), fit_exponent(x, bound)
+    return {
+        "exponent": fit.estimate if fit else None,
+        "exponent_low": fit.low if fit else None,
+        "exponent_high": fit.high if fit else None,
+        "exponent_of_bound": of_bound.estimate if of_bound else None,
+    }

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -32,7 +32,7 @@ from knapcache.lab.synthetic import Workload, draw_queries
 from knapcache.lab.trace import Floats
 from knapcache_experiments import theory
 from knapcache_experiments.experiment import Experiment, ExperimentResult, ExperimentSettings, option
-from knapcache_experiments.fits import fit_exponent
+from knapcache_experiments.fits import exponent_columns
 from knapcache_experiments.gap_instances import GapWorkload
 from knapcache_experiments.gaps_plot import draw_gaps
 from knapcache_experiments.theory import gaps as gaps_of
@@ -41,7 +41,9 @@ from knapcache_experiments.trials import (
     WORST_SOLVER,
     Trial,
     TrialResult,
+    WorkloadSource,
     mean_and_error,
+    repeated,
     run_trials,
 )
 from knapcache_experiments.valid_sets import MAX_ENUMERATED, BanditInstance
@@ -159,31 +161,18 @@ def exact_trials(settings: GapsSettings) -> Iterator[Trial]:
     """Every variant on every gap and horizon. Variants last: they share their requests."""
     for gap in settings.gaps:
         for rounds in settings.horizons:
+            labels = {"claim": THEOREM_1, "gap": gap, "rounds": rounds}
             for variant in VARIANTS:
-                for repeat in range(settings.repeats):
-                    labels = {"claim": THEOREM_1, "gap": gap, "rounds": rounds}
-                    yield trial(settings, variant, settings.instances(rounds, gap), repeat, labels)
+                yield from trials_of(settings, variant, settings.instances(rounds, gap), labels)
 
 
-def trial(
-    settings: GapsSettings,
-    variant: Variant,
-    workload: GapWorkload | Workload,
-    repeat: int,
-    labels: dict[str, Any],
-    **options: Any,
-) -> Trial:
-    return Trial(
-        policy=variant.policy,
-        workload=workload,
-        capacity=workload.capacity if isinstance(workload, GapWorkload) else ENOUGH,
-        repeat=repeat,
-        seed=settings.seed,
-        alpha=settings.alpha,
-        gamma=variant.gamma,
-        options={**variant.options, **options},
-        labels={**labels, "gamma": variant.gamma},
-    )
+def trials_of(
+    settings: GapsSettings, variant: Variant, workload: WorkloadSource, labels: dict[str, Any], **more: Any
+) -> Iterator[Trial]:
+    """Yield one trial of a variant for each repeat."""
+    labels = {**labels, "gamma": variant.gamma}
+    given = {"gamma": variant.gamma, "options": variant.options, "labels": labels, **more}
+    return repeated(settings, variant.policy, workload, **given)
 
 
 def exact_row(settings: GapsSettings, group: Sequence[TrialResult]) -> dict[str, Any]:
@@ -241,22 +230,12 @@ def fit_rows(settings: GapsSettings, groups: Sequence[Sequence[TrialResult]]) ->
         for gap in settings.gaps:
             curves = [regret[policy, gamma, gap, t] for t in last_decade]
             rows.append({"claim": THEOREM_1, "policy": policy, "gamma": gamma, "gap": gap, "fit": "T"})
-            rows[-1] |= exponents(last_decade, np.transpose(curves), bound[gap])
+            rows[-1] |= exponent_columns(last_decade, np.transpose(curves), bound[gap])
         curves = [regret[policy, gamma, gap, settings.rounds] for gap in settings.gaps]
         rows.append({"claim": THEOREM_1, "policy": policy, "gamma": gamma, "rounds": settings.rounds, "fit": "Δ"})
         at_end = np.transpose([bound[gap][:, -1] for gap in settings.gaps])
-        rows[-1] |= exponents(settings.gaps, np.transpose(curves), at_end)
+        rows[-1] |= exponent_columns(settings.gaps, np.transpose(curves), at_end)
     return rows
-
-
-def exponents(x: Sequence[float], regret: Any, bound: Any) -> dict[str, float | None]:
-    fit, of_bound = fit_exponent(x, regret), fit_exponent(x, bound)
-    return {
-        "exponent": fit.estimate if fit else None,
-        "exponent_low": fit.low if fit else None,
-        "exponent_high": fit.high if fit else None,
-        "exponent_of_bound": of_bound.estimate if of_bound else None,
-    }
 
 
 # Theorem 2 -------------------------------------------------------------------------------------------------------
@@ -270,8 +249,9 @@ def approximate_trials(settings: GapsSettings) -> Iterator[Trial]:
         for rounds in (t for t in settings.horizons if t != settings.horizons[-2]):
             workload = settings.instances(rounds, settings.approximate_gap)
             for variant in APPROXIMATE:
-                for repeat, beta in enumerate(betas):
-                    yield trial(settings, variant, workload, repeat, {**labels, "rounds": rounds}, beta=beta)
+                of_rounds = trials_of(settings, variant, workload, {**labels, "rounds": rounds})
+                for trial, beta in zip(of_rounds, betas, strict=True):
+                    yield replace(trial, options={**trial.options, "beta": beta})
 
 
 def beta_of(labels: dict[str, Any], instance: BanditInstance) -> float:
@@ -320,10 +300,9 @@ def approximate_row(settings: GapsSettings, group: Sequence[TrialResult]) -> dic
 
 def all_fits_trials(settings: GapsSettings) -> Iterator[Trial]:
     """Every variant with a cache that can hold all queries, where l(M,Q) = 0."""
+    labels = {"claim": ALL_FITS, "rounds": settings.horizons[0]}
     for variant in VARIANTS:
-        for repeat in range(settings.repeats):
-            labels = {"claim": ALL_FITS, "rounds": settings.horizons[0]}
-            yield trial(settings, variant, settings.all_fits(), repeat, labels)
+        yield from trials_of(settings, variant, settings.all_fits(), labels, capacity=ENOUGH)
 
 
 def all_fits_row(settings: GapsSettings, group: Sequence[TrialResult]) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from knapcache.lab.figures import new_figure, style
+from knapcache.lab.figures import new_figure
+from knapcache_experiments.plots import plot_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,15 +54,7 @@ def draw_lines(axes: Axes, rows: Sequence[Row], x: str) -> None:
     names = list(dict.fromkeys((r["policy"], r["gamma"]) for r in rows))
     for policy, gamma in names:
         line = sorted((r for r in rows if (r["policy"], r["gamma"]) == (policy, gamma)), key=lambda r: float(r[x]))
-        look = {**style(policy), "linestyle": ":" if gamma == 0.0 else "-"}
-        axes.errorbar(
-            [r[x] for r in line],
-            [r["regret_mean"] for r in line],
-            [(r["regret_se"] or 0.0) for r in line],
-            marker="o",
-            markersize=3,
-            label=f"{policy}, γ = {gamma:g}",
-            **look,
-        )
+        dash = ":" if gamma == 0.0 else "-"
+        plot_rows(axes, line, x, markersize=3, label=f"{policy}, γ = {gamma:g}", linestyle=dash)
     first = sorted((r for r in rows if (r["policy"], r["gamma"]) == names[0]), key=lambda r: float(r[x]))
     axes.plot([r[x] for r in first], [r["bound"] for r in first], label="bound, constant 1", **BOUND)

@@ -17,7 +17,7 @@ from knapcache.lab.figures import new_figure
 from knapcache_experiments.experiment import Experiment, ExperimentResult, option
 from knapcache_experiments.figure_1 import PaperSettings
 from knapcache_experiments.plots import plot_mean
-from knapcache_experiments.trials import Trial, TrialResult, run_trials, table_row
+from knapcache_experiments.trials import TrialResult, repeated, run_trials, table_row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,29 +48,14 @@ def run(settings: LongRunSettings, jobs: Jobs) -> ExperimentResult:
     """Run every policy and fit the slopes."""
     figure, (axes,) = new_figure()
     workload = settings.workload()
-    trials = [
-        Trial(
-            policy=policy,
-            workload=workload,
-            capacity=settings.capacity,
-            repeat=repeat,
-            seed=settings.seed,
-            alpha=settings.alpha,
-        )
-        for policy in settings.policies
-        for repeat in range(settings.repeats)
-    ]
+    trials = [trial for policy in settings.policies for trial in repeated(settings, policy, workload)]
     groups = run_trials(trials, jobs, EXPERIMENT.name)
     rows = []
     for group in groups:
         exponent = slope(group, settings.fit_from)
         rows.append(table_row(group, slope=exponent, fit_from=settings.fit_from))
-        plot_mean(
-            axes,
-            group,
-            "regret",
-            f"{group[0].trial.policy}" + (f", slope {exponent:.2f}" if exponent is not None else ""),
-        )
+        label = group[0].trial.policy + (f", slope {exponent:.2f}" if exponent is not None else "")
+        plot_mean(axes, group, "regret", label)
     anchor = groups[0]
     rounds = anchor[0].rounds
     at = int(np.searchsorted(rounds, settings.fit_from))

@@ -11,7 +11,7 @@ from knapcache.lab.executors import Jobs
 from knapcache.lab.figures import new_figure, style
 from knapcache_experiments.experiment import Experiment, ExperimentResult, option
 from knapcache_experiments.figure_1 import PaperSettings
-from knapcache_experiments.trials import AS_PRINTED, Trial, run_trials, table_row
+from knapcache_experiments.trials import AS_PRINTED, repeated, run_trials, table_row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,18 +30,10 @@ def run(settings: OneHitSettings, jobs: Jobs) -> ExperimentResult:
     """Run every policy with every share."""
     figure, (left, right) = new_figure(2, width=5.2)
     trials = [
-        Trial(
-            policy=policy,
-            workload=settings.workload(one_hits=share),
-            capacity=settings.capacity,
-            repeat=repeat,
-            seed=settings.seed,
-            alpha=settings.alpha,
-            labels={"share": share},
-        )
+        trial
         for policy in settings.policies
         for share in settings.shares
-        for repeat in range(settings.repeats)
+        for trial in repeated(settings, policy, settings.workload(one_hits=share), labels={"share": share})
     ]
     rows = [table_row(group) for group in run_trials(trials, jobs, EXPERIMENT.name)]
     for policy in settings.policies:

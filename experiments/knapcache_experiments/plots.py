@@ -1,8 +1,8 @@
-"""Plot helpers shared by the experiments."""
+"""Plots that several experiments draw."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +13,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from knapcache_experiments.trials import TrialResult
+
+
+def plot_rows(
+    axes: Axes, rows: Sequence[Mapping[str, Any]], x: str, quantity: str = "regret", *, scale: float = 1.0, **more: Any
+) -> None:
+    """Plot the means of one policy's rows over the column `x`, with bars of one standard error."""
+    axes.errorbar(
+        [r[x] for r in rows],
+        [scale * r[f"{quantity}_mean"] for r in rows],
+        [scale * (r[f"{quantity}_se"] or 0.0) for r in rows],
+        **{"marker": "o", "markersize": 4, "label": rows[0]["policy"], **style(rows[0]["policy"]), **more},
+    )
 
 
 def plot_mean(axes: Axes, results: Sequence[TrialResult], quantity: str, label: str, **more: Any) -> None:

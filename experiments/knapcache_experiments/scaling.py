@@ -22,13 +22,14 @@ import numpy as np
 
 from knapcache.errors import InvalidInput
 from knapcache.lab.executors import Jobs
-from knapcache.lab.figures import new_figure, style
+from knapcache.lab.figures import new_figure
 from knapcache.lab.synthetic import Workload, draw_queries
 from knapcache_experiments.experiment import Experiment, ExperimentResult, option
 from knapcache_experiments.figure_1 import PaperSettings
-from knapcache_experiments.fits import fit_exponent
+from knapcache_experiments.fits import exponent_columns
 from knapcache_experiments.gap_instances import C1, C2, NearTies
-from knapcache_experiments.trials import Trial, TrialResult, WorkloadSource, mean_and_error, run_trials
+from knapcache_experiments.plots import plot_rows
+from knapcache_experiments.trials import Trial, TrialResult, WorkloadSource, mean_and_error, repeated, run_trials
 from knapcache_experiments.valid_sets import lengths
 
 if TYPE_CHECKING:
@@ -105,18 +106,9 @@ def trials(settings: ScalingSettings) -> Iterator[Trial]:
         ]
         for name, multiple, workload in workloads:
             labels = {"workload": name, "varied": varied, "factor": factor, **point, "multiple": multiple}
-            for repeat in range(settings.repeats):
-                for policy, gamma in VARIANTS:
-                    yield Trial(
-                        policy=policy,
-                        workload=workload,
-                        capacity=capacity,
-                        repeat=repeat,
-                        seed=settings.seed,
-                        alpha=settings.alpha,
-                        gamma=gamma,
-                        labels={**labels, "gamma": gamma},
-                    )
+            for policy, gamma in VARIANTS:
+                of_variant = {**labels, "gamma": gamma}
+                yield from repeated(settings, policy, workload, capacity=capacity, gamma=gamma, labels=of_variant)
 
 
 def mean_regret(group: Group) -> float:
@@ -150,18 +142,12 @@ def fit_rows(settings: ScalingSettings, groups: dict[tuple[Any, ...], Group]) ->
             for varied, (quantity, *_) in SWEEPS.items():
                 swept = [groups[policy, gamma, workload, varied, factor] for factor in settings.factors]
                 x = [group[0].trial.labels[quantity] for group in swept]
-                fit = fit_exponent(x, np.transpose([[r.regret[-1] for r in group] for group in swept]))
-                allowed = fit_exponent(x, np.transpose([[shape(r) for r in group] for group in swept]))
-                yield {
-                    "policy": policy,
-                    "gamma": gamma,
-                    "workload": workload,
-                    "varied": varied,
-                    "exponent": fit.estimate if fit else None,
-                    "exponent_low": fit.low if fit else None,
-                    "exponent_high": fit.high if fit else None,
-                    "exponent_of_bound": allowed.estimate if allowed else None,
-                }
+                regret, bound = (
+                    np.transpose([[value(r) for r in group] for group in swept])
+                    for value in (lambda r: r.regret[-1], shape)
+                )
+                row = {"policy": policy, "gamma": gamma, "workload": workload, "varied": varied}
+                yield {**row, **exponent_columns(x, regret, bound)}
 
 
 def draw(axes: Axes, workload: str, sweep: str, rows: list[dict[str, Any]], fits: list[dict[str, Any]]) -> None:
@@ -170,16 +156,10 @@ def draw(axes: Axes, workload: str, sweep: str, rows: list[dict[str, Any]], fits
         wanted = {"policy": policy, "gamma": gamma, "workload": workload, "varied": sweep}
         line = [r for r in rows if wanted.items() <= r.items()]
         (fit,) = (r for r in fits if wanted.items() <= r.items())
-        axes.errorbar(
-            [r[quantity] for r in line],
-            [r["regret_mean"] for r in line],
-            [(r["regret_se"] or 0.0) for r in line],
-            marker="o",
-            markersize=3,
-            label=f"{policy}, γ = {gamma:g}"
-            + (f": {SYMBOLS[quantity]}^{fit['exponent']:.2f}" if fit["exponent"] is not None else ""),
-            **{**style(policy), "linestyle": ":" if gamma == 0.0 else "-"},
-        )
+        label = f"{policy}, γ = {gamma:g}"
+        if fit["exponent"] is not None:
+            label += f": {SYMBOLS[quantity]}^{fit['exponent']:.2f}"
+        plot_rows(axes, line, quantity, markersize=3, label=label, linestyle=":" if gamma == 0.0 else "-")
     # The paper gives no constant: the dashed line touches the highest point from above.
     scale = max(r["regret_mean"] / r["shape"] for r in rows if (r["workload"], r["varied"]) == (workload, sweep))
     x, y = [r[quantity] for r in line], [scale * r["shape"] for r in line]

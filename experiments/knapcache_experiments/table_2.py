@@ -24,7 +24,7 @@ from knapcache.lab.executors import Jobs
 from knapcache.lab.figures import new_figure, style
 from knapcache_experiments.experiment import Experiment, ExperimentResult, ExperimentSettings, option
 from knapcache_experiments.measured import MeasuredWorkload
-from knapcache_experiments.trials import Trial, TrialResult, mean_and_error, run_trials, table_row
+from knapcache_experiments.trials import Trial, TrialResult, mean_and_error, repeated, run_trials, table_row
 
 # The baseline has the bound of its paper, γ = 1. The stronger baseline also runs with γ = 0, the default of VSOCB.
 GAMMAS: dict[str, tuple[float | None, ...]] = {
@@ -59,17 +59,7 @@ class MeasuredSettings(ExperimentSettings):
         for policy in self.policies:
             for gamma in GAMMAS.get(policy, (None,)):
                 labels = {"gamma": gamma, "arrivals": arrivals, "unit": unit}
-                for repeat in range(self.repeats):
-                    yield Trial(
-                        policy=policy,
-                        workload=workload,
-                        capacity=self.capacity,
-                        repeat=repeat,
-                        seed=self.seed,
-                        alpha=self.alpha,
-                        gamma=gamma,
-                        labels=dict(labels),
-                    )
+                yield from repeated(self, policy, workload, gamma=gamma, labels=labels)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ seed, repeat and workload get the same requests, so policies are compared on equ
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -166,6 +166,13 @@ def build_policy(trial: Trial, queries: Queries, trace: Trace) -> Policy:
     if trial.policy in OWN_POLICIES:
         return OWN_POLICIES[trial.policy](trial.capacity, trace.ids, **options)
     return registry.find(trial.policy).build_for(trial.capacity, trace, **options)
+
+
+def repeated(settings: Any, policy: str, workload: WorkloadSource, **more: Any) -> Iterator[Trial]:
+    """Yield one trial for each repeat of the settings, with their seed, capacity and α unless others are given."""
+    given = {"capacity": settings.capacity, "alpha": settings.alpha, **more}
+    for repeat in range(settings.repeats):
+        yield Trial(policy=policy, workload=workload, repeat=repeat, seed=settings.seed, **given)
 
 
 def require_option(option: str, policies: Iterable[str], supported: Collection[str]) -> None:
