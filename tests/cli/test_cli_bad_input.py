@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from knapcache.cli.main import main
+from tests.support.commands import error_of
 
 SMALL = ["--quick", "--rounds", "60", "--repeats", "1", "--queries", "10", "--jobs", "1"]
 EXAMPLES = "uniform:10, lognormal:5.5, proportional"
@@ -17,60 +17,34 @@ EXAMPLES = "uniform:10, lognormal:5.5, proportional"
 Captured = pytest.CaptureFixture[str]
 
 
-def error_of(arguments: list[str], capsys: Captured) -> str:
-    """Run a command that must fail, and return its one line on stderr."""
-    try:
-        code = main(arguments)
-    except SystemExit as stop:  # from argparse
-        code = int(stop.code or 0)
-    out, err = capsys.readouterr()
-    assert code == 2
-    assert out == ""
-    assert err.count("\n") == 1
-    assert err.startswith("knapcache")
-    assert ": error: " in err
-    return err
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("--policies nonsense", "unknown policy 'nonsense': `knapcache policies` lists them"),
-        ("--policies lru,vsobc", "unknown policy 'vsobc': did you mean vsocb?"),
-        ("--policies lru,,lfu", "unknown policy ''"),
-        ("--capacity 0", "capacity must be at least 1, not 0"),
-        ("--capacity -5", "capacity must be at least 1, not -5"),
-        ("--capacity many", "'many'"),
-        ("--alpha 0", "alpha must be above 0 and finite, not 0.0"),
-        ("--alpha nan", "alpha must be above 0 and finite, not nan"),
-        ("--gamma 2", "gamma must be between 0 and 1, not 2.0"),
-        ("--gamma nan", "gamma must be between 0 and 1, not nan"),
-        ("--noise -1", "noise must be finite and not negative, not -1.0"),
-        ("--noise nan", "noise must be finite and not negative, not nan"),
-        ("--sizes uniform:0", "sizes 'uniform:0'"),
-        ("--sizes nonsense", f"sizes 'nonsense' cannot be read; examples: {EXAMPLES}"),
-        ("--arrivals nonsense", "arrivals 'nonsense' cannot be read"),
-        ("--arrivals zipf:", "arrivals 'zipf:' cannot be read"),
-        ("--costs uniform:-1:2", "costs 'uniform:-1:2'"),
-        ("--costs uniform:2:1", "costs 'uniform:2:1'"),
-        ("--repeats 0", "repeats must be at least 1, not 0"),
-        ("--rounds 0", "rounds must be at least 1, not 0"),
-        ("--queries 0", "queries must be at least 1, not 0"),
-        ("--seed -1", "seed must not be negative, not -1"),
-        ("--seed 1.5", "'1.5'"),
-        ("--jobs 0", "jobs must be at least 1, not 0"),
-        ("--colour red", "unrecognized arguments: --colour red"),
-    ],
-)
-def test_bad_settings_of_figure_1(options: str, message: str, tmp_path: Path, capsys: Captured) -> None:
-    out = tmp_path / "out"
-    assert message in error_of(["experiment", "figure-1", *SMALL, "--out", str(out), *options.split()], capsys)
-    assert not out.exists() or list(out.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
+        ("figure-1", "--policies nonsense", "unknown policy 'nonsense': `knapcache policies` lists them"),
+        ("figure-1", "--policies lru,vsobc", "unknown policy 'vsobc': did you mean vsocb?"),
+        ("figure-1", "--policies lru,,lfu", "unknown policy ''"),
+        ("figure-1", "--capacity 0", "capacity must be at least 1, not 0"),
+        ("figure-1", "--capacity -5", "capacity must be at least 1, not -5"),
+        ("figure-1", "--capacity many", "'many'"),
+        ("figure-1", "--alpha 0", "alpha must be above 0 and finite, not 0.0"),
+        ("figure-1", "--alpha nan", "alpha must be above 0 and finite, not nan"),
+        ("figure-1", "--gamma 2", "gamma must be between 0 and 1, not 2.0"),
+        ("figure-1", "--gamma nan", "gamma must be between 0 and 1, not nan"),
+        ("figure-1", "--noise -1", "noise must be finite and not negative, not -1.0"),
+        ("figure-1", "--noise nan", "noise must be finite and not negative, not nan"),
+        ("figure-1", "--sizes uniform:0", "sizes 'uniform:0'"),
+        ("figure-1", "--sizes nonsense", f"sizes 'nonsense' cannot be read; examples: {EXAMPLES}"),
+        ("figure-1", "--arrivals nonsense", "arrivals 'nonsense' cannot be read"),
+        ("figure-1", "--arrivals zipf:", "arrivals 'zipf:' cannot be read"),
+        ("figure-1", "--costs uniform:-1:2", "costs 'uniform:-1:2'"),
+        ("figure-1", "--costs uniform:2:1", "costs 'uniform:2:1'"),
+        ("figure-1", "--repeats 0", "repeats must be at least 1, not 0"),
+        ("figure-1", "--rounds 0", "rounds must be at least 1, not 0"),
+        ("figure-1", "--queries 0", "queries must be at least 1, not 0"),
+        ("figure-1", "--seed -1", "seed must not be negative, not -1"),
+        ("figure-1", "--seed 1.5", "'1.5'"),
+        ("figure-1", "--jobs 0", "jobs must be at least 1, not 0"),
+        ("figure-1", "--colour red", "unrecognized arguments: --colour red"),
         ("alpha", "--alphas 0.5,0", "alpha must be above 0"),
         ("alpha", "--alphas 0.5,", "--alphas"),
         ("confidence", "--gammas 0,2", "gamma must be between 0 and 1, not 2.0"),
@@ -85,19 +59,6 @@ def test_bad_settings_of_figure_1(options: str, message: str, tmp_path: Path, ca
         ("figure-2", "--arrivals nonsense", "arrivals 'nonsense' cannot be read"),
         ("table-2", "--rounds 0", "rounds must be at least 1, not 0"),
         ("table-2", "--arrivals nonsense", "arrivals 'nonsense' cannot be read"),
-    ],
-)
-def test_bad_settings_of_other_experiments(
-    name: str, options: str, message: str, tmp_path: Path, capsys: Captured
-) -> None:
-    out = tmp_path / "out"
-    assert message in error_of(["experiment", name, *SMALL, "--out", str(out), *options.split()], capsys)
-    assert not out.exists() or list(out.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
         ("figure-1", "--sizes uniform:1e30", "sizes 'uniform:1e30'"),
         ("figure-1", "--sizes lognormal:1e300", "sizes 'lognormal:1e300'"),
         ("figure-1", "--arrivals zipf:-1e6", "arrivals 'zipf:-1e6'"),
@@ -108,22 +69,24 @@ def test_bad_settings_of_other_experiments(
         ("figure-1", "--alpha 0 --policies lru", "alpha"),
     ],
 )
-def test_settings_out_of_range(name: str, options: str, message: str, tmp_path: Path, capsys: Captured) -> None:
-    assert message in error_of(["experiment", name, *SMALL, "--out", str(tmp_path), *options.split()], capsys)
+def test_bad_settings_of_experiments(name: str, options: str, message: str, tmp_path: Path, capsys: Captured) -> None:
+    out = tmp_path / "out"
+    assert message in error_of("experiment", name, *SMALL, "--out", out, *options.split(), capsys=capsys)
+    assert not out.exists() or list(out.iterdir()) == []
 
 
 @pytest.mark.parametrize("below", ["", "sub", "sub/deeper"])
 def test_an_output_directory_that_is_a_file(below: str, tmp_path: Path, capsys: Captured) -> None:
     (tmp_path / "file").write_text("precious")
     out = tmp_path / "file" / below
-    assert f"cannot write to {out}" in error_of(["experiment", "figure-1", *SMALL, "--out", str(out)], capsys)
+    assert f"cannot write to {out}" in error_of("experiment", "figure-1", *SMALL, "--out", out, capsys=capsys)
     assert (tmp_path / "file").read_text() == "precious"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_an_output_directory_without_permission(tmp_path: Path, capsys: Captured) -> None:
     tmp_path.chmod(0o500)
-    assert "Permission denied" in error_of(["experiment", "figure-1", *SMALL, "--out", str(tmp_path)], capsys)
+    assert "Permission denied" in error_of("experiment", "figure-1", *SMALL, "--out", tmp_path, capsys=capsys)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +99,7 @@ def test_an_output_directory_without_permission(tmp_path: Path, capsys: Captured
     ],
 )
 def test_unknown_commands_and_missing_arguments(arguments: list[str], message: str, capsys: Captured) -> None:
-    assert message in error_of(arguments, capsys)
+    assert message in error_of(*arguments, capsys=capsys)
 
 
 HEAD = "prompt,sample,prompt_tokens,answer_tokens,seconds\n"
@@ -159,7 +122,7 @@ def test_bad_tables_of_timed_calls(content: bytes, message: str, tmp_path: Path,
     (tmp_path / "calls.csv").write_bytes(content)
     out = tmp_path / "out"
     arguments = ["experiment", "figure-2", "--quick", "--calls", str(tmp_path / "calls.csv"), "--out", str(out)]
-    assert message in error_of(arguments, capsys)
+    assert message in error_of(*arguments, capsys=capsys)
     assert not out.exists() or list(out.iterdir()) == []
 
 

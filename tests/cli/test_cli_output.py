@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import pty
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +16,9 @@ from knapcache import Cache, Reply
 from knapcache.cli.main import main
 from knapcache.cli.output import print_table, print_text
 from knapcache.lab.synthetic import Workload
+from tests.support.commands import COMMAND, write_log
 
 Captured = pytest.CaptureFixture[str]
-COMMAND = [sys.executable, "-c", "from knapcache.cli.main import run; run()"]
 
 
 @pytest.fixture(autouse=True)
@@ -31,14 +29,8 @@ def _columns(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two days of requests with large sizes and small costs, so that columns are wide."""
-    _, drawn = Workload(queries=400, rounds=6000).draw(np.random.default_rng(3))
-    path = tmp_path_factory.mktemp("log") / "log.csv"
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["timestamp", "key", "size", "usd"])
-        columns = (np.arange(6000) * 28.8, drawn.keys, drawn.sizes * 123_457, drawn.costs / 1e4)
-        writer.writerows(zip(*(column.tolist() for column in columns), strict=True))
-    return path
+    path, workload = tmp_path_factory.mktemp("log") / "log.csv", Workload(queries=400, rounds=6000)
+    return write_log(path, workload, np.arange(6000) * 28.8, header="timestamp,key,size,usd", size=123_457, cost=1e-4)
 
 
 def lines_of(*words: str, capsys: Captured) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from knapcache.cli.main import main
 from knapcache.lab.synthetic import Workload
+from tests.support.commands import error_of, write_log
 
 Captured = pytest.CaptureFixture[str]
 QUICK = ["--policy", "lru,gdsf-cost", "--jobs", "1"]
@@ -18,27 +18,8 @@ QUICK = ["--policy", "lru,gdsf-cost", "--jobs", "1"]
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    _, drawn = Workload(queries=300, rounds=4000).draw(np.random.default_rng(3))
     path = tmp_path_factory.mktemp("log") / "log.csv"
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["time", "key", "size", "cost"])
-        columns = (np.arange(4000) * 43.2, drawn.keys, drawn.sizes, drawn.costs)
-        writer.writerows(zip(*(column.tolist() for column in columns), strict=True))
-    return path
-
-
-def error_of(*arguments: object, capsys: Captured) -> str:
-    """Run a command that must fail, and return its one line on stderr."""
-    try:
-        code = main([str(a) for a in arguments])
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    out, err = capsys.readouterr()
-    assert (code, out) == (2, "")
-    assert err.count("\n") == 1
-    assert ": error: " in err
-    return err
+    return write_log(path, Workload(queries=300, rounds=4000), np.arange(4000) * 43.2)
 
 
 def test_plan_prints_a_summary_and_writes_a_report(log: Path, tmp_path: Path, capsys: Captured) -> None:

@@ -29,6 +29,7 @@ from knapcache.lab.cluster import DaskExecutor
 from knapcache.lab.executors import sweep
 from knapcache.lab.grid import replay_grid
 from knapcache.lab.synthetic import Workload
+from tests.support import commands
 from tests.support.front_proxies import accepts
 from tests.support.programs import find_module
 from tests.support.timing import DEADLINE, wait_until, within
@@ -36,7 +37,7 @@ from tests.support.timing import DEADLINE, wait_until, within
 distributed = find_module("distributed", "the extra cluster")
 
 _, TRACE = Workload(queries=30, rounds=400).draw(np.random.default_rng(5))
-COMMAND = [sys.executable, "-W", "error", "-c", "from knapcache.cli.main import run; run()"]
+COMMAND = [sys.executable, "-W", "error", *commands.COMMAND[1:]]
 
 
 @contextmanager

@@ -1,4 +1,6 @@
-"""Shared values are read back unchanged, and an executor that is closed early leaves no process or file."""
+"""Sweeps in processes equal sequential ones; shared values are read back unchanged; an executor that is closed early
+leaves no process or file.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,16 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from knapcache.errors import InvalidInput
-from knapcache.lab.executors import ALIGNED, Executor, LocalExecutor, TaskBatch, executor, map_shared, write_shared
+from knapcache.lab.executors import (
+    ALIGNED,
+    Executor,
+    LocalExecutor,
+    TaskBatch,
+    executor,
+    map_shared,
+    sweep,
+    write_shared,
+)
 from knapcache.lab.trace import Trace
 
 SHAPES = arrays.array_shapes(min_dims=1, max_dims=2, min_side=0, max_side=20)
@@ -81,3 +92,33 @@ def test_the_executor_of_jobs() -> None:
     assert executor(local) is local
     with pytest.raises(InvalidInput, match="jobs must be at least 1, not 0"):
         LocalExecutor(0)
+
+
+def slowest_first(k: int) -> tuple[int, int]:
+    """Finish later items first."""
+    time.sleep(0.02 * (5 - k))
+    return k * k, os.getpid()
+
+
+def fails_on_3(path: Path) -> str:
+    """Raise InvalidInput for one item."""
+    if path.name == "3":
+        raise InvalidInput(f"cannot use {path}")
+    return path.name
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_results_come_in_the_order_of_the_items(jobs: int, capfd: pytest.CaptureFixture[str]) -> None:
+    results = sweep(slowest_first, range(6), jobs=jobs, title="counting")
+    assert [square for square, _ in results] == [0, 1, 4, 9, 16, 25]
+    processes = {pid for _, pid in results}
+    assert (processes == {os.getpid()}) == (jobs == 1)
+    assert len(processes) <= jobs
+    assert capfd.readouterr() == ("", ""), "without a terminal there is no progress bar"
+    assert sweep(abs, [], jobs=jobs) == []
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_exception_in_a_worker_reaches_the_caller(jobs: int) -> None:
+    with pytest.raises(InvalidInput, match=r"cannot use 3"):
+        sweep(fails_on_3, [Path(str(k)) for k in range(6)], jobs=jobs)

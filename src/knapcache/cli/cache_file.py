@@ -49,6 +49,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     keys.add_argument("--encryption-key-env", metavar="VAR", help="environment variable with the encryption key")
 
 
+def add_selection(parser: argparse.ArgumentParser) -> None:
+    """Add the options that select entries."""
+    option = parser.add_argument
+    option("--model", metavar="NAME", help="only entries of this model and of its dated versions")
+    option("--tag", metavar="TAG", action="append", help="only entries with this tag; repeated: with any of the tags")
+    option("--tenant", metavar="NAME", help="only entries of this tenant or group, or of this namespace")
+
+
 @dataclass(frozen=True)
 class TenantNames:
     """Names of namespaces. The proxy stores an entry under a digest of its tenant's name."""

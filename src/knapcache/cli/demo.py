@@ -22,15 +22,11 @@ latency of hits and misses. Savings are in dollars where the proxy knows the pri
 Ctrl-C stops it and prints the table so far."""
 
 
-def add(commands: Any, *, with_options: bool) -> None:
-    """Add the command. Its options take their defaults from the traffic module, so they are added only on use."""
-    if not with_options:
-        commands.add_parser("demo", help=HELP)
-        return
+def add_options(parser: argparse.ArgumentParser) -> None:
     from knapcache.demo.traffic import TrafficOptions
 
     default = TrafficOptions()
-    parser = commands.add_parser("demo", help=HELP, description=DESCRIPTION)
+    parser.description = DESCRIPTION
     option = parser.add_argument
     options.add_proxy(parser)
     numbers: tuple[tuple[str, str, Any, float, str], ...] = (

@@ -25,13 +25,10 @@ EXAMPLES = r"""examples:
   knapcache experiment all -o experiments/results"""
 
 
-def add(commands: Any, *, with_options: bool) -> None:
-    """Add the command. The experiments import slowly, so they are added only on use."""
-    parser = commands.add_parser("experiment", help=HELP, description=DESCRIPTION, epilog=EXAMPLES)
-    if not with_options:
-        return
+def add_options(parser: argparse.ArgumentParser) -> None:
     from knapcache_experiments.catalogue import EXPERIMENTS
 
+    parser.description, parser.epilog = DESCRIPTION, EXAMPLES
     names = parser.add_subparsers(dest="name", metavar="NAME")
     for name, experiment in EXPERIMENTS.items():
         sub = names.add_parser(name, help=experiment.summary, description=experiment.text)

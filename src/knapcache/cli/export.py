@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from knapcache.cli import cache_file, options
 from knapcache.cli.inspect import count_of
-from knapcache.cli.output import write_lines
+from knapcache.cli.output import progress_bar, write_lines
 
 if TYPE_CHECKING:
     from knapcache.store.base import Store
@@ -24,13 +24,10 @@ file has requests and answers in plain text, and no keys or secrets. `knapcache 
 out."""
 
 
-def add(commands: Any) -> None:
-    parser = commands.add_parser("export", help=HELP, description=DESCRIPTION)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = DESCRIPTION
     cache_file.add_options(parser)
-    option = parser.add_argument
-    option("--model", metavar="NAME", help="only entries of this model and of its dated versions")
-    option("--tag", metavar="TAG", action="append", help="only entries with this tag; repeated: with any of the tags")
-    option("--tenant", metavar="NAME", help="only entries of this tenant or group, or of this namespace")
+    cache_file.add_selection(parser)
     options.add_output(parser, "file to write (default: standard output)")
     parser.set_defaults(execute=execute)
 
@@ -49,16 +46,13 @@ def execute(args: argparse.Namespace) -> None:
 
 def lines_of(store: Store, chosen: Any, tenant: str | None, names: cache_file.TenantNames) -> Iterator[bytes]:
     """Yield the header and the entries that are chosen, with a progress bar."""
-    from rich.console import Console
-    from rich.progress import Progress
-
     from knapcache.cache.transfer import entry_line, header_line, read_source
     from knapcache.store.base import expired
 
     infos, requests, header = read_source(store)
     namespaces = None if tenant is None else names.find(tenant, {info.tenant for info in infos})
     yield header_line(header)
-    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
+    with progress_bar() as bar:
         for info in bar.track(infos, description="entries"):
             if expired(info.expires, time.time()) or not chosen(info):
                 continue

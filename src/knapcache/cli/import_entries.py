@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from knapcache.cli import cache_file
 from knapcache.cli.inspect import count_of
-from knapcache.cli.output import print_text
+from knapcache.cli.output import print_text, progress_bar
 from knapcache.errors import InvalidInput, NotOwner
 from knapcache.units import ALLOWED_AMOUNTS, parse_bytes
 
@@ -31,8 +31,8 @@ MAX_SHOWN = 10
 """Damaged lines that are shown."""
 
 
-def add(commands: Any) -> None:
-    parser = commands.add_parser("import", help=HELP, description=DESCRIPTION)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = DESCRIPTION
     option = parser.add_argument
     option("file", metavar="FILE", help="file of `knapcache export`; - for standard input")
     cache_file.add_options(parser)
@@ -42,9 +42,7 @@ def add(commands: Any) -> None:
         type=size,
         help="capacity of a cache that does not exist yet, such as 4GB (default: that of the exported one)",
     )
-    option("--model", metavar="NAME", help="only entries of this model and of its dated versions")
-    option("--tag", metavar="TAG", action="append", help="only entries with this tag; repeated: with any of the tags")
-    option("--tenant", metavar="NAME", help="only entries of this tenant or group, or of this namespace")
+    cache_file.add_selection(parser)
     option("--to-tenant", metavar="NAME", help="put all entries into the namespace of this tenant or group")
     option("--skip-errors", action="store_true", help="leave out damaged lines, and report them")
     parser.set_defaults(execute=execute)
@@ -131,14 +129,11 @@ def open_store(cache: cache_file.CacheLocation, secret: bytes | None, capacity: 
 
 def read(file: BinaryIO, importer: EntryImporter, args: argparse.Namespace, chosen: Any) -> int:
     """Import the lines of a file, with a progress bar. Return the number of damaged lines that were left out."""
-    from rich.console import Console
-    from rich.progress import Progress
-
     from knapcache.cache.transfer import lines_of, read_line
 
     damaged, name = 0, "standard input" if args.file == "-" else args.file
     total = None if args.file == "-" else os.fstat(file.fileno()).st_size
-    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
+    with progress_bar() as bar:
         task, done = bar.add_task("entries", total=total), 0
         for number, line in lines_of(file):
             try:

@@ -25,14 +25,12 @@ DEFAULT_ROWS = 20
 Row = dict[str, Any]
 
 
-def add(commands: Any) -> None:
-    parser = commands.add_parser("inspect", help=HELP, description=DESCRIPTION)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = DESCRIPTION
     cache_file.add_options(parser)
     option = parser.add_argument
     option("--key", metavar="KEY", help="show the entry with this key; the first digits suffice if unique")
-    option("--model", metavar="NAME", help="only entries of this model and of its dated versions")
-    option("--tag", metavar="TAG", action="append", help="only entries with this tag; repeated: with any of the tags")
-    option("--tenant", metavar="NAME", help="only entries of this tenant or group, or of this namespace")
+    cache_file.add_selection(parser)
     options.add_json(parser)
     option("--top", metavar="N", type=int, help="number of entries to list (default: 20; with --json all)")
     parser.set_defaults(execute=execute)

@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
+from types import ModuleType
 from typing import Any, NoReturn
 
 from knapcache.cli import (
@@ -30,6 +31,21 @@ from knapcache.cli import (
 from knapcache.errors import KnapcacheError, suggestion
 from knapcache.proxy.feature_list import feature_specs
 
+COMMANDS: dict[str, ModuleType] = {
+    "serve": serve,
+    "demo": demo,
+    "inspect": inspect,
+    "purge": purge,
+    "rekey": rekey,
+    "export": export,
+    "import": import_entries,
+    "route": route,
+    "warm": warm,
+    "policies": policies,
+    "replay": replay,
+    "plan": plan,
+    "experiment": experiment,
+}
 DESCRIPTION = "An LLM response cache that learns what is worth keeping."
 REMOVED = {"migrate": "; `knapcache export FROM | knapcache import - TO` copies a cache"}
 """Commands of older versions, and what to use in their place."""
@@ -93,29 +109,18 @@ class CommandLineParser(argparse.ArgumentParser):
 
 
 def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
-    """Return the parser for this command line. Commands with slow imports, and those of features, get their
-    options only if they are named.
-    """
+    """Return the parser for this command line. A command gets its options only if it is named: some import slowly."""
     parser = CommandLineParser(prog="knapcache", description=DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"knapcache {version('knapcache')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    serve.add(commands, with_options="serve" in argv)
-    demo.add(commands, with_options="demo" in argv)
-    inspect.add(commands)
-    purge.add(commands)
-    rekey.add(commands)
-    export.add(commands)
-    import_entries.add(commands)
-    route.add(commands)
-    warm.add(commands)
-    policies.add(commands)
-    replay.add(commands, with_options="replay" in argv)
-    plan.add(commands, with_options="plan" in argv)
+    for name, module in COMMANDS.items():
+        added = commands.add_parser(name, help=module.HELP)
+        if name in argv:
+            module.add_options(added)
     for command in (command for spec in feature_specs() for command in spec.commands):
         added = commands.add_parser(command.name, help=command.help)
         if command.name in argv:
             import_module(command.module).add_options(added)
-    experiment.add(commands, with_options="experiment" in argv)
     return parser
 
 

@@ -22,7 +22,7 @@ from rich.table import Table
 from knapcache.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.progress import Progress, ProgressColumn
 
 MAX_UNWRAPPED = 24
 """Columns whose longest cell exceeds this many characters hold prose and may wrap."""
@@ -133,12 +133,12 @@ def _format_cell(value: Any) -> str:
 
 
 @contextmanager
-def progress_bar() -> Iterator[Progress]:
-    """Yield a progress bar that is shown on a terminal only."""
+def progress_bar(*more: ProgressColumn) -> Iterator[Progress]:
+    """Yield a progress bar that is shown on a terminal only. more: columns after the bar."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), *more, TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         yield bar
 

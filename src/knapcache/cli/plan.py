@@ -7,7 +7,6 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from knapcache.cli import options, trace_options
 from knapcache.cli.output import print_table, print_text
@@ -30,16 +29,11 @@ EXAMPLES = r"""examples:
 """
 
 
-def add(commands: Any, *, with_options: bool) -> None:
-    """Add the command. Its options import the trace readers, so they are added only on use."""
-    if not with_options:
-        commands.add_parser("plan", help=HELP)
-        return
+def add_options(parser: argparse.ArgumentParser) -> None:
     from knapcache.lab.plan import POLICIES, RANGE
     from knapcache.lab.sampling import DEFAULT_REQUESTS
 
-    epilog = EXAMPLES + trace_options.format_list()
-    parser = commands.add_parser("plan", help=HELP, description=DESCRIPTION, epilog=epilog)
+    parser.description, parser.epilog = DESCRIPTION, EXAMPLES + trace_options.format_list()
     option = parser.add_argument
     trace_options.add_trace(parser, "LOG")
     policies, capacities = ",".join(POLICIES), RANGE.replace("%", "%%")

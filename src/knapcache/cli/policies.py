@@ -5,20 +5,20 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import Any
 
 from knapcache.cli import options
 from knapcache.cli.output import output_width, print_table, print_text
 from knapcache.policy import registry
 
+HELP = "list cache policies"
 DESCRIPTION = """List every policy and bound: its name, whether it runs online (without knowledge of future requests),
 a summary, and the paper that describes it."""
 MIN_WIDTH = 120
 """Columns of a terminal on which the papers are shown, too."""
 
 
-def add(commands: Any) -> None:
-    parser = commands.add_parser("policies", help="list cache policies", description=DESCRIPTION)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = DESCRIPTION
     options.add_json(parser, "print JSON with name, online, summary and paper")
     parser.set_defaults(execute=execute)
 

@@ -28,8 +28,8 @@ the owner does it, and all proxies serve the entries no longer within a second."
 MAX_AGE = 1e12
 
 
-def add(commands: Any) -> None:
-    parser = commands.add_parser("purge", help=HELP, description=DESCRIPTION)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = DESCRIPTION
     cache_file.add_options(parser)
     option = parser.add_argument
     option("--key", metavar="KEY", help="the entry with this key; the first digits suffice if unique")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
-from typing import Any
 
 from knapcache.cli.cache_file import resolve
 from knapcache.cli.inspect import count_of
+from knapcache.cli.output import progress_bar
 from knapcache.errors import InvalidInput
 
 HELP = "encrypt a cache file, change its key, or decrypt it"
@@ -18,8 +17,8 @@ process may have the cache open. The old file is replaced when the new one is co
 nothing: run it again."""
 
 
-def add(commands: Any) -> None:
-    parser = commands.add_parser("rekey", help=HELP, description=DESCRIPTION)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = DESCRIPTION
     option = parser.add_argument
     option("path", metavar="PATH", help="cache file, or data directory of a proxy")
     option("--secret-file", metavar="FILE", type=Path, help="file with the secret of the cache")
@@ -32,9 +31,6 @@ def add(commands: Any) -> None:
 
 
 def execute(args: argparse.Namespace) -> None:
-    from rich.console import Console
-    from rich.progress import Progress
-
     from knapcache.cache.opening import existing, is_url, seal_secret_of
     from knapcache.store.encryption import read_keys
     from knapcache.store.sqlite.rekey import rekey
@@ -48,8 +44,7 @@ def execute(args: argparse.Namespace) -> None:
         raise InvalidInput("rekey works on files: export and import a cache on Valkey or Redis to change its key")
     path = existing(file)
     secret = seal_secret_of(path, given)
-    console = Console(stderr=True)
-    with Progress(console=console, disable=not sys.stderr.isatty()) as bar:
+    with progress_bar() as bar:
         task = bar.add_task("rekey", total=None)
         result = rekey(
             path,

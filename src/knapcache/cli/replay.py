@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
 
 from knapcache.cli import options, trace_options
 from knapcache.cli.output import print_table, print_text
@@ -28,13 +27,8 @@ EXAMPLES = r"""examples:
 """
 
 
-def add(commands: Any, *, with_options: bool) -> None:
-    """Add the command. Its options import the trace readers, so they are added only on use."""
-    if not with_options:
-        commands.add_parser("replay", help=HELP)
-        return
-    epilog = EXAMPLES + trace_options.format_list()
-    parser = commands.add_parser("replay", help=HELP, description=DESCRIPTION, epilog=epilog)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.description, parser.epilog = DESCRIPTION, EXAMPLES + trace_options.format_list()
     option = parser.add_argument
     trace_options.add_trace(parser, "TRACE")
     option(

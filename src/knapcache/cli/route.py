@@ -16,8 +16,8 @@ DESCRIPTION = """Read a request and the settings of the proxy, and say which [[r
 in the order of the settings whose conditions are all met applies. Nothing is sent."""
 
 
-def add(commands: Any) -> None:
-    parser = commands.add_parser("route", help=HELP, description=HELP[0].upper() + HELP[1:] + ".")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = HELP[0].upper() + HELP[1:] + "."
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
     test = actions.add_parser("test", help=HELP, description=DESCRIPTION)
     option = test.add_argument

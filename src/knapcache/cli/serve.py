@@ -50,11 +50,8 @@ def flags() -> dict[str, tuple[str, str]]:
     return FLAGS | {flag.setting: (flag.metavar, flag.help) for spec in feature_specs() for flag in spec.flags}
 
 
-def add(commands: Any, *, with_options: bool = True) -> None:
-    """Add the command. Its options are needed only if it is named: third parties' features may have some."""
-    parser = commands.add_parser("serve", help=HELP, description=DESCRIPTION)
-    if not with_options:
-        return
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = DESCRIPTION
     option = parser.add_argument
     options.add_config(parser)
     option("--upstream", metavar="URL", help="provider for all requests; local: the model on this machine")

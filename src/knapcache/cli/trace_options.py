@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from knapcache.cli import options
+from knapcache.cli.output import progress_bar
 from knapcache.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -109,8 +110,7 @@ def trace_name(paths: Sequence[Path]) -> str:
 
 def read(args: argparse.Namespace, rules: ColumnRules, paths: Sequence[Path]) -> Trace:
     """Read files as one trace with a progress bar on a terminal, and report skipped lines on stderr."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import DownloadColumn
 
     from knapcache.lab.traces import read_trace
 
@@ -123,9 +123,7 @@ def read(args: argparse.Namespace, rules: ColumnRules, paths: Sequence[Path]) ->
         count += 1
         first_broken = first_broken or line
 
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with progress_bar(DownloadColumn()) as bar:
         task = bar.add_task(f"reading {trace_name(paths)}", total=None)
         trace = read_trace(
             paths,

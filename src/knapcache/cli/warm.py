@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from knapcache.cli import options
-from knapcache.cli.output import print_text
+from knapcache.cli.output import print_text, progress_bar
 from knapcache.errors import InvalidInput, MissingExtra, UpstreamFailed, install_command, reason_text
 from knapcache.model import Endpoint
 from knapcache.units import counted
@@ -33,8 +33,8 @@ MAX_FAILED = 10
 """If that many requests fail and none succeeds, no more are sent."""
 
 
-def add(commands: Any) -> None:
-    parser = commands.add_parser("warm", help=HELP, description=DESCRIPTION)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = DESCRIPTION
     option = parser.add_argument
     option("requests", metavar="FILE", type=Path, help="JSONL file with requests")
     options.add_proxy(parser)
@@ -117,12 +117,8 @@ class Warmer:
 
     async def run(self, requests: list[tuple[Endpoint, dict[str, Any]]]) -> None:
         """Send requests until all are sent, or --max-usd would be passed. InvalidInput if the first ones all fail."""
-        from rich.console import Console
-        from rich.progress import Progress
-
         estimates, in_flight = [self._estimate(*request) for request in requests], set[asyncio.Task[None]]()
-        console = Console(stderr=True)
-        with contextlib.closing(self._client), Progress(console=console, disable=not console.is_terminal) as bar:
+        with contextlib.closing(self._client), progress_bar() as bar:
             task = bar.add_task("requests", total=len(requests))
             for request, usd in zip(requests, estimates, strict=True):
                 while in_flight and (len(in_flight) >= self._options.clients or not self._affordable(usd)):

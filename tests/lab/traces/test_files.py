@@ -15,11 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from knapcache.errors import InvalidInput, MissingExtra, install_command
-from knapcache.lab.traces import FORMATS, BrokenLine, ColumnRules, Prices, read_trace
+from knapcache.lab.traces import BrokenLine, ColumnRules, Prices, read_trace
 from knapcache.lab.traces.read import detect
 
 CSV = b"time,key,size,cost\n" + b"".join(b"%d,k%d,%d,1\n" % (i, i % 7, i % 7 + 1) for i in range(5000))
 TRACES = Path(os.environ.get("KNAPCACHE_TRACES") or Path(__file__).parents[4] / "shared" / "data")
+
 RECORD = np.dtype([("time", "<u4"), ("id", "<u8"), ("size", "<u4"), ("next", "<i8")])
 
 COMPRESSED = {
@@ -292,7 +293,3 @@ def test_open_traces(name: str, requests: int, ids: int | None) -> None:
         for (key, size, cost), line in zip(ours, lines, strict=True):
             assert trace.names is not None
             assert [trace.names[key], str(size), cost] == [*line.split(",")[1:3], float(line.split(",")[3])]
-
-
-def test_every_format_has_a_summary() -> None:
-    assert all(one.summary for one in FORMATS.values())

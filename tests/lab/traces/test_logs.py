@@ -10,23 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from knapcache.errors import InvalidInput
 from knapcache.lab.trace import Trace
 from knapcache.lab.traces import BrokenLine, ColumnRules, Prices, read_trace
+from tests.support.trace_logs import error_of
+from tests.support.trace_logs import write_lines as log
 
 PRICES = ColumnRules(prices=Prices(2.0, 10.0))
-
-
-def log(path: Path, *lines: Any) -> Path:
-    path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
-    return path
-
-
-def error_of(path: Path, rules: ColumnRules = ColumnRules()) -> str:  # noqa: B008 - frozen
-    with pytest.raises(InvalidInput) as caught:
-        read_trace(path, rules)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 # OpenAI-style logs -------------------------------------------------------------------------------------------------
@@ -244,8 +233,6 @@ def test_a_token_log_of_another_program_is_csv(tmp_path: Path) -> None:
     assert "name another with --key" in error_of(path, ColumnRules())
     trace = read_trace(path, ColumnRules(key=("Model", "Request tokens"), size="Total tokens", cost_each=1.0))
     assert (trace.names, trace.sizes.tolist()) == ([("ChatGPT", "472")], [490])
-    with pytest.raises(InvalidInput, match="unknown format 'burstgpt': allowed are csv, parquet,"):
-        read_trace(path, format="burstgpt")
 
 
 def test_token_counts_have_no_identity(tmp_path: Path) -> None:
