@@ -20,7 +20,8 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from knapcache.keys.outline import CONVERSATION, SYSTEM, CanonicalRequest, hash_of, is_system, plain_text, text_of
+from knapcache.keys.canonical import SYSTEM_FIELDS
+from knapcache.keys.outline import CONVERSATION, CanonicalRequest, hash_of, is_system, plain_text, text_of
 from knapcache.keys.public import MESSAGE_FIELDS, FieldPath, public_value
 
 MAX_DIFFERENCES = 20
@@ -91,7 +92,7 @@ def differences(here: CanonicalRequest, there: CanonicalRequest) -> list[Differe
     for name in sorted({*here.context, *there.context}):
         found += _context(name, here.context.get(name), there.context.get(name))
     names = {*here.body, *there.body}
-    for name in sorted(names, key=lambda name: (name in CONVERSATION, name in SYSTEM, name != "model", name)):
+    for name in sorted(names, key=lambda name: (name in CONVERSATION, name in SYSTEM_FIELDS, name != "model", name)):
         a, b = here.body.get(name, MISSING), there.body.get(name, MISSING)
         if not _same(a, b):
             found += _field(name, a, b)
@@ -114,7 +115,7 @@ def _field(name: str, a: Any, b: Any) -> list[Difference]:
         return _messages(a, b)
     if name in CONVERSATION:
         return _text_or_value(FieldPath.top(name), a, b, 1.0)
-    if name in SYSTEM:
+    if name in SYSTEM_FIELDS:
         return _text_or_value(FieldPath.fixed("system prompt"), a, b, 0.4)
     found: list[Difference] = []
     if isinstance(a, (dict, list)) and isinstance(b, (dict, list)):

@@ -23,7 +23,7 @@ import numpy as np
 import orjson
 
 from knapcache.errors import InvalidInput
-from knapcache.keys.canonical import VERSION, netstring
+from knapcache.keys.canonical import SYSTEM_FIELDS, SYSTEM_ROLES, VERSION, netstring
 from knapcache.model import Endpoint
 
 MAX_WORDS = 160
@@ -36,8 +36,6 @@ MAX_LEFT_OUT = 64
 """Messages by which a request may be longer than the one that it continues."""
 CONVERSATION = ("messages", "input", "prompt", "contents")
 """Fields that hold the conversation or the input; a request has one of them."""
-SYSTEM = ("system", "instructions")
-SYSTEM_ROLES = ("system", "developer")
 SAMPLES = 6
 FEATURES = (
     "kind", "namespace", "context", "model", "parameters", "system", "tools", "conversation", "last", "plain",
@@ -157,7 +155,7 @@ def hashes_of(request: CanonicalRequest) -> bytes:
     messages, system = conversation_of(request)
     last = last_text(request)
     plain = plain_text(last)
-    special = {"model", "tools", *CONVERSATION, *SYSTEM}
+    special = {"model", "tools", *CONVERSATION, *SYSTEM_FIELDS}
     found = {
         "kind": request.kind,
         "namespace": request.namespace,
@@ -183,7 +181,7 @@ def conversation_of(request: CanonicalRequest) -> tuple[list[Any], list[Any]]:
         return [body], []
     found: Any = next((body[name] for name in CONVERSATION if name in body), [])
     messages = found if isinstance(found, list) else [found]
-    system = [body[name] for name in SYSTEM if name in body]
+    system = [body[name] for name in SYSTEM_FIELDS if name in body]
     system += [message for message in messages if is_system(message)]
     return [message for message in messages if not is_system(message)], system
 
