@@ -28,7 +28,7 @@ from tests.support.redis_servers import ClusterProcesses, RedisProcess, Sentinel
 from knapcache.cli.output import print_table
 from knapcache.store.redis.ownership import LEASE_SECONDS
 from knapcache.testing import FakeUpstream
-from proxy import CONNECTIONS, UPSTREAM_DELAY, HitServer, chat, run_load, send_all, zipf_order
+from proxy import UPSTREAM_DELAY, HitServer, chat, hit_round, run_load, send_all, zipf_order
 
 SQLITE, NEAR, ENGINE, LITELLM = "SQLite file", "shared, near cache", "shared, engine", "LiteLLM proxy, Redis"
 OWNER, READER = "owner", "reader"
@@ -119,12 +119,7 @@ def measure_hits(run: LiveRun) -> list[Row]:
 
 def measure_round(row: Row, subject: HitServer, order: list[int], seconds: float) -> None:
     """Send requests for some seconds, and keep the best of each number: other work can only slow it down."""
-    before = subject.server.cpu
-    done = run_load(
-        kind="closed", port=subject.server.port, requests=subject.requests, order=order, must=subject.must,
-        connections=CONNECTIONS, seconds=seconds,
-    )  # fmt: skip
-    cpu = (subject.server.cpu - before) / done["requests"] * 1e6
+    done, cpu = hit_round(subject, order, seconds)
     row["not_hits"] = row.get("not_hits", 0) + done["bad"]
     row["requests_per_second"] = max(row.get("requests_per_second", 0.0), done["requests"] / done["seconds"])
     for name, value in (("cpu_us", cpu), ("p50_us", done["p50_us"]), ("p99_us", done["p99_us"])):
@@ -230,18 +225,6 @@ def measure_freeze(run: LiveRun) -> Row:
     return found
 
 
-MEASUREMENTS: dict[str, Callable[[LiveRun], Any]] = {
-    "hits": measure_hits,
-    "misses": measure_misses,
-    "failovers": measure_failovers,
-    "takeovers": measure_takeovers,
-    "fencing": measure_fencing,
-    "cuts": measure_cuts,
-    "bursts": measure_bursts,
-    "freeze": measure_freeze,
-}
-
-
 def measure(scale: float, names: list[str], peers: bool) -> Row:
     """Run the measurements and return their rows and targets."""
     os.environ.setdefault("KNAPCACHE_COMPILE", "1")  # compiled kernels from the first request on
@@ -250,14 +233,14 @@ def measure(scale: float, names: list[str], peers: bool) -> Row:
         found = {}
         for name in names:
             run.report(name)
-            found[name] = MEASUREMENTS[name](run)
+            found[name] = MEASUREMENTS[name][0](run)
     record = {"engine": engine_version(), "scale": scale, "cpus": os.cpu_count(), **found}
     return {**record, "not_started": run.not_started, "targets": check_targets(record)}
 
 
 def check_targets(found: Row) -> list[Row]:
     """Return the targets of what was measured."""
-    return [row for name, check in CHECKS.items() if name in found for row in check(found[name])]
+    return [row for name, (_, check) in MEASUREMENTS.items() if name in found for row in check(found[name])]
 
 
 def check_hits(rows: list[Row]) -> list[Row]:
@@ -324,16 +307,17 @@ def check_freeze(row: Row) -> list[Row]:
     ]
 
 
-CHECKS: dict[str, Callable[[Any], list[Row]]] = {
-    "hits": check_hits,
-    "misses": check_misses,
-    "failovers": check_failovers,
-    "takeovers": check_takeovers,
-    "fencing": check_fencing,
-    "cuts": check_cuts,
-    "bursts": check_bursts,
-    "freeze": check_freeze,
+MEASUREMENTS: dict[str, tuple[Callable[[LiveRun], Any], Callable[[Any], list[Row]]]] = {
+    "hits": (measure_hits, check_hits),
+    "misses": (measure_misses, check_misses),
+    "failovers": (measure_failovers, check_failovers),
+    "takeovers": (measure_takeovers, check_takeovers),
+    "fencing": (measure_fencing, check_fencing),
+    "cuts": (measure_cuts, check_cuts),
+    "bursts": (measure_bursts, check_bursts),
+    "freeze": (measure_freeze, check_freeze),
 }
+"""By name: how it is measured, and its targets."""
 
 
 # Tables.

@@ -6,7 +6,7 @@ import importlib.metadata
 import importlib.util
 import ssl
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -29,18 +29,14 @@ class Options(NamedTuple):
     """Use the proxies of the environment."""
 
 
-class OpenResponse(ABC):
+class OpenResponse(NamedTuple):
     """A response whose body is still to be read."""
 
     status: int
-
-    @abstractmethod
-    def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it is received."""
-
-    @abstractmethod
-    async def close(self) -> None:
-        """End the exchange."""
+    chunks: Callable[[], AsyncIterator[bytes]]
+    """Returns the body as it is received."""
+    close: Callable[[], Awaitable[None]]
+    """Ends the exchange."""
 
 
 class ClientUnderTest(ABC):
@@ -76,18 +72,6 @@ class ClientUnderTest(ABC):
         return ssl.create_default_context(cafile=self.options.ca_file) if self.options.ca_file else None
 
 
-class _OwnResponse(OpenResponse):
-    def __init__(self, response: Any) -> None:
-        self._response, self.status = response, response.status
-
-    def chunks(self) -> AsyncIterator[bytes]:
-        chunks: AsyncIterator[bytes] = self._response.iter_bytes()
-        return chunks
-
-    async def close(self) -> None:
-        await self._response.close()
-
-
 class OwnClient(ClientUnderTest):
     """knapcache's client."""
 
@@ -107,7 +91,8 @@ class OwnClient(ClientUnderTest):
                 "upstream", options.connect_timeout, options.idle_timeout, options.total_timeout, proxy=proxy,
                 tls=TlsFiles(options.ca_file),
             )  # fmt: skip
-        return _OwnResponse(await self._client.request(method, base, f"{slash or '/'}{path}", b"", content))
+        response = await self._client.request(method, base, f"{slash or '/'}{path}", b"", content)
+        return OpenResponse(response.status, response.iter_bytes, response.close)
 
     def safe_to_retry(self, error: BaseException) -> bool:
         return isinstance(error, UpstreamFailed) and error.safe_to_retry
@@ -115,18 +100,6 @@ class OwnClient(ClientUnderTest):
     async def close(self) -> None:
         if self._client is not None:
             self._client.close()
-
-
-class _AiohttpResponse(OpenResponse):
-    def __init__(self, response: Any) -> None:
-        self._response, self.status = response, response.status
-
-    def chunks(self) -> AsyncIterator[bytes]:
-        chunks: AsyncIterator[bytes] = self._response.content.iter_any()
-        return chunks
-
-    async def close(self) -> None:
-        self._response.release()
 
 
 class AiohttpClient(ClientUnderTest):
@@ -153,7 +126,12 @@ class AiohttpClient(ClientUnderTest):
                 trust_env=options.environment,
                 connector=aiohttp.TCPConnector(limit=0, **connector),
             )
-        return _AiohttpResponse(await self._session.request(method, url, data=content, allow_redirects=False))
+        response = await self._session.request(method, url, data=content, allow_redirects=False)
+
+        async def release() -> None:
+            response.release()
+
+        return OpenResponse(response.status, response.content.iter_any, release)
 
     def safe_to_retry(self, error: BaseException) -> bool:
         import aiohttp
@@ -165,18 +143,6 @@ class AiohttpClient(ClientUnderTest):
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
-
-
-class _HttpxResponse(OpenResponse):
-    def __init__(self, response: Any) -> None:
-        self._response, self.status = response, response.status_code
-
-    def chunks(self) -> AsyncIterator[bytes]:
-        chunks: AsyncIterator[bytes] = self._response.aiter_bytes()
-        return chunks
-
-    async def close(self) -> None:
-        await self._response.aclose()
 
 
 class HttpxClient(ClientUnderTest):
@@ -199,7 +165,8 @@ class HttpxClient(ClientUnderTest):
                 verify=self.tls() or True,
             )
         request = self._client.build_request(method, url, content=content)
-        return _HttpxResponse(await self._client.send(request, stream=True))
+        response = await self._client.send(request, stream=True)
+        return OpenResponse(response.status_code, response.aiter_bytes, response.aclose)
 
     def safe_to_retry(self, error: BaseException) -> bool:
         import httpx

@@ -16,7 +16,7 @@ import _semantic_questions
 from _results import Row
 from _server_processes import UPSTREAM_CORE, ServerProcess, baseline_server, knapcache
 
-from proxy import CHAT, CONNECTIONS, HEADERS, PROMPTS, HitServer, run_load, send_all, zipf_order
+from proxy import CHAT, HEADERS, PROMPTS, HitServer, hit_round, send_all, zipf_order
 
 ROUNDS, SECONDS = 9, 2.0
 MODES = ("off", "shadow")
@@ -43,15 +43,10 @@ def hit_throughput() -> Row:
         order = zipf_order()
         for number in range(ROUNDS):
             for mode in MODES if number % 2 else reversed(MODES):
-                subject = subjects[mode]
-                before = subject.server.cpu
-                done = run_load(
-                    kind="closed", port=subject.server.port, requests=requests, order=order, must=subject.must,
-                    connections=CONNECTIONS, seconds=SECONDS,
-                )  # fmt: skip
+                done, cpu_us = hit_round(subjects[mode], order, SECONDS)
                 assert done["bad"] == 0, f"{mode}: {done['bad']} of {done['requests']} answers are not hits"
                 rates[mode].append(done["requests"] / done["seconds"])
-                cpu[mode].append(1e6 * (subject.server.cpu - before) / done["requests"])
+                cpu[mode].append(cpu_us)
     ratios = [shadow / off for off, shadow in zip(*rates.values(), strict=True)]
     return {
         "hits_per_second_off": max(rates["off"]), "hits_per_second_shadow": max(rates["shadow"]), "rounds": ROUNDS,

@@ -169,17 +169,8 @@ def peer_python() -> str:
         print(f"building {PEERS.name}: LiteLLM's proxy and GPTCache; takes minutes", file=sys.stderr)
         shutil.rmtree(PEERS, ignore_errors=True)
         subprocess.run([sys.executable, "-m", "venv", str(PEERS)], check=True)
-        install = [
-            str(python),
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            "-r",
-            str(requirements),
-        ]
-        done = subprocess.run(install, stderr=subprocess.PIPE, text=True)
+        pip = [str(python), "-m", "pip", "--quiet", "--disable-pip-version-check"]
+        done = subprocess.run([*pip, "install", "-r", str(requirements)], stderr=subprocess.PIPE, text=True)
         if done.returncode:
             raise RuntimeError(f"cannot install its packages: {done.stderr.strip().splitlines()[-1][:200]}")
         stamp.write_text(digest)

@@ -101,6 +101,18 @@ def run_load(**job: Any) -> dict[str, Any]:
     return result
 
 
+def hit_round(
+    subject: HitServer, order: list[int], seconds: float, connections: int = CONNECTIONS
+) -> tuple[dict[str, Any], float]:
+    """Send requests in a closed loop; return what the load generator measured, and the server's CPU µs per request."""
+    before = subject.server.cpu
+    done = run_load(
+        kind="closed", port=subject.server.port, requests=subject.requests, order=order, must=subject.must,
+        connections=connections, seconds=seconds,
+    )  # fmt: skip
+    return done, (subject.server.cpu - before) / done["requests"] * 1e6
+
+
 def send_all(subject: HitServer, times: int = 1) -> None:
     """Send every request, one after the other."""
     requests = [[each] for each in subject.requests] * times
@@ -152,13 +164,8 @@ def measure_hits(servers: dict[str, HitServer], rounds: int, seconds: float) -> 
     for _ in range(rounds):
         for name, subject in servers.items():
             for connections in (CONNECTIONS, 1):
-                before = subject.server.cpu
-                done = run_load(
-                    kind="closed", port=subject.server.port, requests=subject.requests, order=order, must=subject.must,
-                    connections=connections, seconds=seconds,
-                )  # fmt: skip
+                done, cpu = hit_round(subject, order, seconds, connections)
                 assert done["bad"] == 0, f"{name}: {done['bad']} of {done['requests']} answers are not hits"
-                cpu = (subject.server.cpu - before) / done["requests"] * 1e6
                 keep_best(best[name], done, cpu, connections)
     return list(best.values())
 
