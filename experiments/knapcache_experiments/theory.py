@@ -130,27 +130,25 @@ def log_factor(n: int, horizons: npt.ArrayLike) -> FloatArray:
     """Return ln(16TN/δ) with δ = 1/T: the logarithm that the bounds below use instead of the paper's Õ.
 
     The paper states its bounds with Õ, which hides constants, logarithms and even the unit of cost (c2 − c1, c2). Each
-    bound below is the printed leading term × this factor × `constant`. They are shapes for comparison with a measured
-    regret, not certified numbers: a run above such a curve refutes nothing, one below it proves nothing.
+    bound below is the printed leading term × this factor. They are shapes for comparison with a measured regret, not
+    certified numbers: a run above such a curve refutes nothing, one below it proves nothing.
     """
     T = _checked_horizons(horizons)
     return np.asarray(np.log(16 * T * T * checked_number("N", n, at_least=1)))
 
 
-def problem_dependent_bound(instance: BanditInstance, horizons: npt.ArrayLike, *, constant: float = 1.0) -> FloatArray:
+def problem_dependent_bound(instance: BanditInstance, horizons: npt.ArrayLike) -> FloatArray:
     """Exact Oracle: Σ_{q∈M*} P(q)·N·l(M,Q)/Δ_q. Infinite when two sets are equally good (Δ_min = 0)."""
     optimal = optimal_cache(instance)
     per_gap = _sum_over_gaps(instance.probabilities[optimal], cached_gaps(instance, optimal))
     factor = instance.n * lengths(instance.sizes, instance.capacity).l_mq
-    return _shape(instance, horizons, constant, per_gap * factor if factor else 0.0)
+    return np.asarray((per_gap * factor if factor else 0.0) * log_factor(instance.n, horizons))
 
 
-def problem_independent_bound(
-    instance: BanditInstance, horizons: npt.ArrayLike, *, constant: float = 1.0
-) -> FloatArray:
+def problem_independent_bound(instance: BanditInstance, horizons: npt.ArrayLike) -> FloatArray:
     """Exact Oracle: sqrt(N·l(M,Q)·T)."""
     l = lengths(instance.sizes, instance.capacity).l_mq
-    return _shape(instance, horizons, constant, np.sqrt(instance.n * l * _checked_horizons(horizons)))
+    return np.asarray(np.sqrt(instance.n * l * _checked_horizons(horizons)) * log_factor(instance.n, horizons))
 
 
 def approximate_problem_dependent_bound(
@@ -160,7 +158,6 @@ def approximate_problem_dependent_bound(
     *,
     harmful_only: bool = False,
     as_printed: bool = False,
-    constant: float = 1.0,
 ) -> FloatArray:
     """β-approximate Oracle, β-regret: Σ_q P(q)·N·(N − l_min)/Δ^c_q, over all queries. N ≤ MAX_ENUMERATED.
 
@@ -173,22 +170,13 @@ def approximate_problem_dependent_bound(
     else:
         per_gap = _sum_over_gaps(instance.probabilities, found.of_query)
     factor = instance.n * (instance.n - lengths(instance.sizes, instance.capacity).l_min)
-    return _shape(instance, horizons, constant, per_gap * factor if factor else 0.0)
+    return np.asarray((per_gap * factor if factor else 0.0) * log_factor(instance.n, horizons))
 
 
-def approximate_problem_independent_bound(
-    instance: BanditInstance, horizons: npt.ArrayLike, *, constant: float = 1.0
-) -> FloatArray:
+def approximate_problem_independent_bound(instance: BanditInstance, horizons: npt.ArrayLike) -> FloatArray:
     """β-approximate Oracle, β-regret: sqrt(N·(N − l_min)·T)."""
     left_out = instance.n - lengths(instance.sizes, instance.capacity).l_min
-    return _shape(instance, horizons, constant, np.sqrt(instance.n * left_out * _checked_horizons(horizons)))
-
-
-def _shape(
-    instance: BanditInstance, horizons: npt.ArrayLike, constant: float, leading: float | FloatArray
-) -> FloatArray:
-    constant = checked_number("constant", constant, above=0)
-    return np.asarray(constant * leading * log_factor(instance.n, horizons))
+    return np.asarray(np.sqrt(instance.n * left_out * _checked_horizons(horizons)) * log_factor(instance.n, horizons))
 
 
 def _sum_over_gaps(probabilities: FloatArray, of_query: FloatArray) -> float:

@@ -108,12 +108,6 @@ class Lengths(NamedTuple):
         return min(self.l_max, self.n - self.l_min)
 
 
-def lengths_by_enumeration(sizes: IntArray, capacity: int) -> Lengths:
-    """Compute l_min and l_max from their definitions. N ≤ MAX_ENUMERATED."""
-    held = valid_sets(sizes, capacity).sum(axis=1)
-    return Lengths(len(sizes), int(held.min()), int(held.max()))
-
-
 def lengths(sizes: IntArray, capacity: int) -> Lengths:
     """Compute l_min and l_max without enumeration, in O(N·M).
 

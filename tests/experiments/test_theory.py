@@ -12,7 +12,7 @@ from hypothesis import given
 from knapcache.errors import InvalidInput
 from knapcache_experiments import theory
 from knapcache_experiments.theory import cached_gaps, gaps, optimal_cache
-from knapcache_experiments.valid_sets import BanditInstance, lengths, lengths_by_enumeration, valid_sets
+from knapcache_experiments.valid_sets import BanditInstance, lengths, valid_sets
 from tests.support.bandit_instances import HAND, HAND_SIZES, as_sets, instances
 
 
@@ -20,7 +20,7 @@ from tests.support.bandit_instances import HAND, HAND_SIZES, as_sets, instances
 def test_when_everything_fits_there_is_nothing_to_learn(capacity: int) -> None:
     whole = BanditInstance(HAND.probabilities, HAND.costs, HAND_SIZES, capacity)
     assert as_sets(valid_sets(HAND_SIZES, capacity)) == [frozenset({0, 1, 2})]
-    assert lengths(HAND_SIZES, capacity) == lengths_by_enumeration(HAND_SIZES, capacity) == (3, 3, 3)
+    assert lengths(HAND_SIZES, capacity) == (3, 3, 3)
     assert lengths(HAND_SIZES, capacity).l_mq == 0
     assert gaps(whole).minimum == math.inf
     assert theory.problem_dependent_bound(whole, 1000) == 0
@@ -52,7 +52,7 @@ def test_bounds_by_hand() -> None:
     assert theory.problem_independent_bound(HAND, T) == pytest.approx(math.sqrt(3 * 2 * 10) * log)
     # Σ_q P·N·(N − l_min)/Δ^c_q = 0 + (.3 + .2)·3·2/.25 = 12
     assert theory.approximate_problem_dependent_bound(HAND, 0.5, T) == pytest.approx(12 * log)
-    assert theory.approximate_problem_independent_bound(HAND, T, constant=2) == pytest.approx(2 * math.sqrt(60) * log)
+    assert theory.approximate_problem_independent_bound(HAND, T) == pytest.approx(math.sqrt(60) * log)
 
 
 def test_bounds_are_infinite_without_a_gap() -> None:
@@ -106,8 +106,6 @@ def test_regret_by_hand() -> None:
 def test_bad_arguments() -> None:
     with pytest.raises(InvalidInput, match=r"horizons are 0.0; they must be finite numbers, at least 1"):
         theory.problem_independent_bound(HAND, 0)
-    with pytest.raises(InvalidInput, match="constant is 0; it must be a finite number above 0"):
-        theory.problem_independent_bound(HAND, 10, constant=0)
     with pytest.raises(InvalidInput, match="alpha is 0; it must be a finite number above 0"):
         theory.oracle_call_bound(3, 10, 0)
     with pytest.raises(InvalidInput, match="N is 0; it must be a finite number, at least 1"):
