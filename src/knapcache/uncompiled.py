@@ -2,7 +2,7 @@
 
 A live cache decides with them until its kernels are compiled. Both forms work on the same memory and compute the same
 results to the bit, so a cache can change from one to the other between two calls. A test changes at random moments,
-with every policy (tests/policy/test_plain_kernels.py).
+with every policy (tests/policy/test_every_policy.py).
 
 The Python form of a kernel is a copy of its Python function. The names of other kernels, in its module and in its
 closure, stand for the Python forms of those kernels.

@@ -21,7 +21,7 @@ import pickle
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -159,25 +159,12 @@ def sweep(
     """
     results = executor(jobs).run(TaskBatch(function, shared, tuple(items)))
     found: list[Result] = []
-    with _bar(title, len(items)) as tick, closing(results):
-        for result in tick(results):
+    console = Console(stderr=True)  # the bar is shown on a terminal only
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    with closing(results), bar:
+        for result in bar.track(results, total=len(items), description=title):
             found.append(result)
             if on_progress is not None:
                 on_progress(len(found), len(items))
     return found
-
-
-@contextmanager
-def _bar(title: str, total: int) -> Iterator[Callable[[Iterable[Result]], Iterator[Result]]]:
-    """Show a progress bar on a terminal, and nothing elsewhere."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(title, total=total)
-
-        def tick(results: Iterable[Result]) -> Iterator[Result]:
-            for result in results:
-                progress.advance(task)
-                yield result
-
-        yield tick

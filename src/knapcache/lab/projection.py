@@ -19,15 +19,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
+
+from knapcache.lab.trace import Floats
 
 DAY = 86_400.0
 MIN_BLOCKS = 4
 Z = 1.959964
 """97.5 % quantile of the normal distribution."""
 SPAN_UNITS = ((DAY, "day"), (3600.0, "hour"), (60.0, "minute"), (1.0, "second"))
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -139,74 +139,46 @@ def replay(
     the `phases`, which begin at these requests.
     `progress` is called with the number of requests replayed since its last call.
     """
-    ids = policy.ids
-    if trace.ids > ids:
-        if values is None and type(policy).recycle_kernel:
-            return _replay_recycling(policy, trace, progress)
+    ids, state = policy.ids, (policy.head, policy.rows)
+    recycling = trace.ids > ids
+    if recycling and (values is not None or not type(policy).recycle_kernel):
         raise InvalidInput(f"the trace has {trace.ids} ids, the policy only {ids}")
     table = np.zeros((1, 0)) if values is None else np.atleast_2d(np.ascontiguousarray(values, np.float64))
     if len(table) != len(phases) or table.shape[1] > ids:
         raise InvalidInput(f"values must have {len(phases)} rows of at most {ids} ids, not the shape {table.shape}")
     if list(phases) != sorted(set(phases)) or phases[0] != 0:
         raise InvalidInput(f"phases must begin at request 0 and increase, not {list(phases)}")
-    loop = replay_loop(type(policy).arrive_kernel, type(policy).settle_kernel)
     hits = np.zeros(len(trace), np.bool_)
     resident_values = np.zeros(len(trace) if values is not None else 0)
+    id_of, key_of, taken = np.full(trace.ids if recycling else 0, -1), np.full(ids if recycling else 0, -1), 0
+    kernels = type(policy)
+
+    def run(a: int, b: int) -> int:
+        """Replay the requests from a to b; returns the peak size."""
+        nonlocal taken
+        columns = (trace.keys[a:b], trace.sizes[a:b], trace.costs[a:b])
+        if recycling:  # at the start no key has an id
+            loop = recycling_loop(kernels.arrive_kernel, kernels.settle_kernel, kernels.recycle_kernel)
+            peak, taken = loop(*state, *columns, hits[a:b], id_of, key_of, taken)
+            return int(peak)
+        loop = replay_loop(kernels.arrive_kernel, kernels.settle_kernel)
+        row = table[int(np.searchsorted(phases, a, side="right")) - 1]
+        return int(loop(*state, *columns, row, hits[a:b], resident_values[a:b]))
+
+    peak = max(policy.used, run(0, 0))  # compiles or loads the loop before the timing starts
     borders = sorted({*range(0, len(trace), PIECE), *(p for p in phases if p < len(trace)), len(trace)})
-    peak = policy.used
-    nothing = slice(0, 0)  # compiles or loads the loop before the timing starts
-    loop(
-        policy.head,
-        policy.rows,
-        *(x[nothing] for x in (trace.keys, trace.sizes, trace.costs)),
-        table[0],
-        hits[nothing],
-        resident_values[nothing],
-    )
     start = time.perf_counter()
     for a, b in itertools.pairwise(borders):
-        row = table[int(np.searchsorted(phases, a, side="right")) - 1]
-        piece = (trace.keys[a:b], trace.sizes[a:b], trace.costs[a:b], row, hits[a:b], resident_values[a:b])
-        peak = max(peak, loop(policy.head, policy.rows, *piece))
+        peak = max(peak, run(a, b))
         if progress:
             progress(b - a)
     seconds = time.perf_counter() - start
-    return _result(policy, trace, hits, resident_values if values is not None else None, peak, seconds)
-
-
-def _replay_recycling(policy: Policy, trace: Trace, progress: Callable[[int], None] | None) -> ReplayResult:
-    """Replay with fewer ids than keys. At the start no key has an id."""
-    kernels = type(policy)
-    loop = recycling_loop(kernels.arrive_kernel, kernels.settle_kernel, kernels.recycle_kernel)
-    hits = np.zeros(len(trace), np.bool_)
-    id_of, key_of = np.full(trace.ids, -1), np.full(policy.ids, -1)
-    arrays = (trace.keys, trace.sizes, trace.costs, hits)
-    loop(policy.head, policy.rows, *(x[:0] for x in arrays), id_of, key_of, 0)
-    peak, taken = policy.used, 0
-    start = time.perf_counter()
-    for a in range(0, len(trace), PIECE):
-        here, taken = loop(policy.head, policy.rows, *(x[a : a + PIECE] for x in arrays), id_of, key_of, taken)
-        peak = max(peak, here)
-        if progress:
-            progress(min(PIECE, len(trace) - a))
-    return _result(policy, trace, hits, None, peak, time.perf_counter() - start)
-
-
-def _result(
-    policy: Policy,
-    trace: Trace,
-    hits: npt.NDArray[np.bool_],
-    resident_values: Floats | None,
-    peak: int,
-    seconds: float,
-) -> ReplayResult:
     missed = np.empty(len(trace))
-    miss_cost = float(missed[: take_missed(trace.costs, hits, missed)].sum())
     return ReplayResult(
         hits=hits,
-        resident_values=resident_values,
-        peak=int(peak),
+        resident_values=resident_values if values is not None else None,
+        peak=peak,
         oracle_calls=policy.oracle_calls,
-        miss_cost=miss_cost,
+        miss_cost=float(missed[: take_missed(trace.costs, hits, missed)].sum()),
         seconds=seconds,
     )

@@ -17,7 +17,6 @@ the mean of what the log's other calls for the same key cost. Without either, it
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from knapcache.lab.traces.base import BrokenLineError, ColumnRules, LeftOutError, TraceBuilder, number, whole
@@ -31,21 +30,6 @@ REDACTED = "redacted-by-litellm"
 CACHED = "call that LiteLLM's cache answered, whose cost is unknown (--prices auto prices it)"
 
 
-@dataclass
-class PaidCosts:
-    """What the calls for each key cost that no cache answered."""
-
-    totals: dict[Hashable, tuple[float, int]]
-
-    def add(self, key: Hashable, cost: float) -> None:
-        total, count = self.totals.get(key, (0.0, 0))
-        self.totals[key] = total + cost, count + 1
-
-    def mean(self, key: Hashable) -> float | None:
-        total, count = self.totals.get(key, (0.0, 0))
-        return total / count if count else None
-
-
 def is_log(fields: Iterable[str]) -> bool:
     """Return whether these are the fields of a log of LiteLLM."""
     names = set(fields)
@@ -55,7 +39,7 @@ def is_log(fields: Iterable[str]) -> bool:
 def read(sources: Iterable[TraceSource], rules: ColumnRules, builder: TraceBuilder) -> None:
     """Add the calls of all files to `builder`. Calls are added at the end, when the costs of all keys are known."""
     reader: CallReader | None = None
-    paid = PaidCosts({})
+    paid: dict[Hashable, tuple[float, int]] = {}  # cost and number of the calls that no cache answered
     waiting: list[tuple[object, str, Hashable, int, float | None, float | None]] = []
     for source in sources:
         reader = reader or CallReader(rules, builder, has_cost=True, default_time="startTime")
@@ -71,16 +55,17 @@ def read(sources: Iterable[TraceSource], rules: ColumnRules, builder: TraceBuild
                 builder.left_out(place, str(error))
                 continue
             if not cached:
-                paid.add(key, cost)
+                total, calls = paid.get(key, (0.0, 0))
+                paid[key] = total + cost, calls + 1
             waiting.append((source.path, place, key, size, None if unknown else cost, time))
     for path, place, key, size, known, time in waiting:
         builder.path = path
-        value = paid.mean(key) if known is None else known
-        if value is None:
+        total, calls = paid.get(key, (0.0, 0)) if known is None else (known, 1)
+        if not calls:
             builder.left_out(place, CACHED)
             continue
         try:
-            builder.add(key, size, value, time)
+            builder.add(key, size, total / calls, time)
         except BrokenLineError as error:
             builder.broken(place, str(error))
 

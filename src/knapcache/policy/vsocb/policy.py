@@ -262,10 +262,7 @@ class LazyVSOCB(VSOCB):
         capacity: int,
         ids: int,
         *,
-        alpha: float = 0.5,
-        beta: float = 0.0,
-        skip: bool = True,
-        warm: bool = True,
         confidence: Confidence = Confidence(gamma=0.3, gamma_arrival=0.0),  # noqa: B008 - frozen
+        **options: Any,
     ) -> None:
-        super().__init__(capacity, ids, alpha=alpha, beta=beta, lazy=True, skip=skip, warm=warm, confidence=confidence)
+        super().__init__(capacity, ids, lazy=True, confidence=confidence, **options)
