@@ -21,6 +21,7 @@ from matplotlib import image
 
 from knapcache.cli.main import build_parser, main
 from knapcache_experiments.catalogue import EXPERIMENTS
+from tests.support.commands import allow_interrupts
 from tests.support.timing import wait_until
 
 COMMAND = Path(sys.executable).with_name("knapcache")
@@ -264,8 +265,7 @@ def run_interrupted(out: Path) -> tuple[int, str, str]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        # A background job of a shell script ignores SIGINT, and its children inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=allow_interrupts,
     )
     children = Path(f"/proc/{run.pid}/task/{run.pid}/children")
     wait_until(children.read_text, "the start of the workers")

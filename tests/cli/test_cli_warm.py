@@ -18,6 +18,7 @@ from knapcache.cli.main import main
 from knapcache.cli.warm import Warmer, read_requests
 from knapcache.model import Endpoint
 from knapcache.testing import FakeUpstream
+from tests.support.commands import allow_interrupts
 from tests.support.running_proxy import RunningProxy
 from tests.support.timing import wait_until
 
@@ -105,8 +106,7 @@ def test_ctrl_c_prints_the_summary(servers: tuple[FakeUpstream, str], tmp_path: 
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A background job of a shell script ignores SIGINT, and its children inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=allow_interrupts,
     ) as process:
         wait_until(lambda: upstream.count() >= before + 3, "three requests")
         process.send_signal(signal.SIGINT)

@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from knapcache.demo.prompts import PROMPT_GROUPS, demo_prompts
 from knapcache.demo.traffic import TrafficOptions, TrafficStats, generate_requests, read_prompts, send_traffic
 from knapcache.errors import InvalidInput
 from knapcache.testing import FakeUpstream
+from tests.support.commands import COMMAND, allow_interrupts
 from tests.support.running_proxy import RunningProxy
 from tests.support.timing import wait_until
 
@@ -330,10 +330,9 @@ def test_prompt_files(content: bytes, expected: list[str] | str, tmp_path: Path)
 
 def test_ctrl_c_prints_the_table_so_far(upstream: FakeUpstream) -> None:
     words = ["demo", "--url", upstream.openai_url, "--requests", "100000", "--rate", "50"]
-    # A shell ignores SIGINT for what it runs in the background, and a child would inherit that.
-    code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    code += f"from knapcache.cli.main import main; sys.exit(main({words!r}))"
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=allow_interrupts
+    ) as process:
         try:
             wait_until(lambda: upstream.count() > 5, "six requests")
             os.kill(process.pid, signal.SIGINT)

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -222,8 +222,7 @@ def test_the_command_is_interrupted(scheduler: str, tmp_path: Path) -> None:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # In the background of a script SIGINT is ignored, and child processes inherit that.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            preexec_fn=commands.allow_interrupts,
         )
         wait_until(lambda: any(watching._client.processing().values()), "the first work")
         run.send_signal(signal.SIGINT)
@@ -232,30 +231,33 @@ def test_the_command_is_interrupted(scheduler: str, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_worker_with_different_code(scheduler: str, tmp_path: Path) -> None:
-    home = Path(knapcache.__file__).parent
-    shutil.copytree(home, tmp_path / "knapcache", ignore=shutil.ignore_patterns("__pycache__"))
-    with (tmp_path / "knapcache" / "model.py").open("a") as file:
+def write_changed_copy(package: Path) -> None:
+    shutil.copytree(Path(knapcache.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    with (package / "model.py").open("a") as file:
         file.write("# changed\n")
+
+
+def write_empty_package(package: Path) -> None:
+    package.mkdir()
+    (package / "__init__.py").write_text("__version__ = '0.0.1'")
+
+
+@pytest.mark.parametrize(
+    ("write_package", "message"),
+    [
+        (write_changed_copy, "runs knapcache .*, this process .*: install the same version$"),
+        (write_empty_package, "cannot run this knapcache: ModuleNotFoundError"),
+    ],
+)
+def test_a_worker_with_different_code(
+    write_package: Callable[[Path], None], message: str, scheduler: str, tmp_path: Path
+) -> None:
+    write_package(tmp_path / "knapcache")
     path = os.pathsep.join([str(tmp_path), *sys.path])
     with (
         started_workers(scheduler, 1, {"PYTHONPATH": path}),
         DaskExecutor(scheduler) as cluster,
-        pytest.raises(
-            ClusterFailed, match=r"^worker tcp://.* runs knapcache .*, this process .*: install the same version$"
-        ),
-    ):
-        replay_grid(TRACE, ["lru"], [5, 6], jobs=cluster)
-
-
-def test_a_worker_without_this_package(scheduler: str, tmp_path: Path) -> None:
-    (tmp_path / "knapcache").mkdir()
-    (tmp_path / "knapcache" / "__init__.py").write_text("__version__ = '0.0.1'")
-    path = os.pathsep.join([str(tmp_path), *sys.path])
-    with (
-        started_workers(scheduler, 1, {"PYTHONPATH": path}),
-        DaskExecutor(scheduler) as cluster,
-        pytest.raises(ClusterFailed, match=r"^worker tcp://.* cannot run this knapcache: ModuleNotFoundError"),
+        pytest.raises(ClusterFailed, match=f"^worker tcp://.* {message}"),
     ):
         replay_grid(TRACE, ["lru"], [5, 6], jobs=cluster)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,11 @@ from knapcache.lab.synthetic import Workload
 
 COMMAND = [sys.executable, "-c", "from knapcache.cli.main import run; run()"]
 """The program in a process of its own."""
+
+
+def allow_interrupts() -> None:
+    """End by SIGINT, in a child process: a background job of a script ignores it, and its children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def error_of(*arguments: object, capsys: pytest.CaptureFixture[str]) -> str:

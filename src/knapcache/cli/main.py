@@ -44,7 +44,6 @@ COMMANDS: dict[str, ModuleType] = {
     "policies": policies,
     "replay": replay,
     "plan": plan,
-    "experiment": experiment,
 }
 DESCRIPTION = "An LLM response cache that learns what is worth keeping."
 REMOVED = {"migrate": "; `knapcache export FROM | knapcache import - TO` copies a cache"}
@@ -113,14 +112,17 @@ def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     parser = CommandLineParser(prog="knapcache", description=DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"knapcache {version('knapcache')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for name, module in COMMANDS.items():
-        added = commands.add_parser(name, help=module.HELP)
+
+    def add(name: str, text: str, module: str) -> None:
+        added = commands.add_parser(name, help=text)
         if name in argv:
-            module.add_options(added)
+            import_module(module).add_options(added)
+
+    for name, module in COMMANDS.items():
+        add(name, module.HELP, module.__name__)
     for command in (command for spec in feature_specs() for command in spec.commands):
-        added = commands.add_parser(command.name, help=command.help)
-        if command.name in argv:
-            import_module(command.module).add_options(added)
+        add(command.name, command.help, command.module)
+    add("experiment", experiment.HELP, experiment.__name__)
     return parser
 
 
