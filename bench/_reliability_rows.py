@@ -226,7 +226,8 @@ def state_machines(run: Run) -> Measured:
     examples = run.count(300, 3)
     sequences = steps = compared = 0
     for store_machine in test_against_model.MACHINES:
-        test_against_model.run(store_machine, examples, 80)
+        options = settings(max_examples=examples, stateful_step_count=80, deadline=None)
+        run_state_machine_as_test(store_machine, settings=options)
         sequences, steps = sequences + examples, steps + 80 * examples
         run.progress("sequences", 8 * examples)(sequences)
     for cache_machine in (test_against_a_dict.Machine, test_against_a_dict.OnDisk):

@@ -20,7 +20,7 @@ from typing import Any
 import openai
 import pytest
 
-from knapcache.proxy.upstream import health
+from knapcache.proxy.upstream import upstream as upstream_module
 from tests.support.front_proxies import free_port
 from tests.support.running_proxy import RunningProxy
 from tests.support.timing import async_wait_until
@@ -124,8 +124,8 @@ async def test_an_upstream_is_killed_under_load_and_comes_back(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(health, "FIRST_OPEN", 0.1)
-    monkeypatch.setattr(health, "MAX_OPEN", 0.4)
+    monkeypatch.setattr(upstream_module, "FIRST_OPEN", 0.1)
+    monkeypatch.setattr(upstream_module, "MAX_OPEN", 0.4)
     upstreams = [
         {"name": name, "url": f"http://127.0.0.1:{each.port}/v1", "headers": {"authorization": "Bearer x"}, "proxy": ""}
         for name, each in zip(NAMES, processes, strict=True)
