@@ -24,7 +24,7 @@ INSTALL := $(BIN)/python scripts/install.py
 BENCHES := $(filter-out bench/_%,$(wildcard bench/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run lab redis semantic demo test kernels test-long soak mutate reliability lint format bench bench-oracle docs dist experiments sbom audit lock clean
+.PHONY: help setup run lab redis semantic demo test pytest kernels test-long soak mutate reliability lint format bench bench-oracle docs dist experiments sbom audit lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,9 +63,12 @@ semantic: $(READY_RUN) ## add the semantic tier's embedding model to .venv (290 
 demo: $(READY_RUN) ## send sample traffic to the running proxy
 	@$(BIN)/knapcache demo $(ARGS)
 
+# Lint needs a minute of one core, so it runs while the tests wait.
+test: $(READY) ## run lint, type and layer checks beside the tests (WORKERS=8 for more processes)
+	@$(MAKE) --no-print-directory -j2 lint pytest
+
 # Tests of a file run in one worker: they share fixtures.
-test: $(READY) ## run lint, type and layer checks, then the tests (WORKERS=8 for more processes)
-	@$(MAKE) --no-print-directory -j2 --output-sync=recurse lint kernels
+pytest: kernels
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 # Each worker would compile them again.
