@@ -21,7 +21,7 @@ QUOTA = 200_000
 NUMBERS = itertools.count()
 
 
-@pytest.fixture(scope="module", params=["adaptive", "lru"])
+@pytest.fixture(scope="module", params=["adaptive", pytest.param("lru", marks=pytest.mark.long)])
 def proxy_settings(request: pytest.FixtureRequest) -> dict[str, Any]:
     tenants = [
         {"name": "attacker", "keys": [digest_of(ATTACKER)], "quota": QUOTA},

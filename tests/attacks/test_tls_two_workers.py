@@ -113,6 +113,7 @@ def test_each_worker_takes_a_changed_certificate(
         assert ask(process, changed, f"changed {worker} {next(NUMBERS)}") == "miss"
 
 
+@pytest.mark.long
 def test_a_request_in_flight_is_answered_before_the_end(
     upstream: RecordingUpstream, certificate: Certificate, tmp_path: Path
 ) -> None:

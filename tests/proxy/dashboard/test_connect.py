@@ -79,7 +79,7 @@ def test_the_shown_curl_command_works(
     assert ("content" if anthropic else "choices") in answer, answer
 
 
-@pytest.mark.parametrize("options", [{}, TENANTS], ids=["no key", "tenant"])
+@pytest.mark.parametrize("options", [{}, pytest.param(TENANTS, marks=pytest.mark.long)], ids=["no key", "tenant"])
 def test_the_shown_curl_command_works_with_the_embedded_model(
     browser: Browser, tmp_path: Path, options: dict[str, Any]
 ) -> None:
