@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import os
 import re
@@ -36,22 +37,27 @@ def test_modules_import_each_other_in_no_circle() -> None:
     TopologicalSorter(imports).prepare()  # raises CycleError, which has the modules of a circle
 
 
+@functools.cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def test_every_module_says_what_it_is_for() -> None:
     assert SOURCES
-    assert [str(path.relative_to(ROOT)) for path in SOURCES if not ast.get_docstring(ast.parse(path.read_text()))] == []
+    assert [str(path.relative_to(ROOT)) for path in SOURCES if not ast.get_docstring(tree(path))] == []
 
 
 def test_long_files_give_a_reason() -> None:
     for path in SOURCES:
         lines = len(path.read_text().splitlines())
-        reason = "this file is long because" in (ast.get_docstring(ast.parse(path.read_text())) or "").lower()
+        reason = "this file is long because" in (ast.get_docstring(tree(path)) or "").lower()
         assert lines <= 400 or reason, f"{path.relative_to(ROOT)} has {lines} lines and gives no reason"
 
 
 def test_no_class_name_occurs_twice() -> None:
     names: dict[str, list[str]] = {}
     for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree(path)):
             if isinstance(node, ast.ClassDef):
                 names.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
     assert {name: paths for name, paths in names.items() if len(paths) > 1} == {}

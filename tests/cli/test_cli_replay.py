@@ -35,7 +35,7 @@ def rows(text: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_json_on_stdout_replaces_the_table(trace: Path) -> None:
+def test_json_on_stdout_replaces_the_table(trace: Path, capsys: Captured) -> None:
     arguments = ["replay", str(trace), "--policy", "lru, static", "--capacity", "10%,30%,60", "--json", "-"]
     done = subprocess.run([*COMMAND, *arguments, "--jobs", "2"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -43,8 +43,8 @@ def test_json_on_stdout_replaces_the_table(trace: Path) -> None:
     assert [r["policy"] for r in found] == ["lru", "static"] * 3
     assert found[4]["capacity"] == 60
     assert all(r["requests"] == 1000 and r["hits"] > 0 for r in found)
-    again = subprocess.run([*COMMAND, *arguments, "--jobs", "1"], capture_output=True, text=True, check=False)
-    assert rows(again.stdout) == found
+    assert main([*arguments, "--jobs", "1"]) == 0
+    assert rows(capsys.readouterr().out) == found
 
 
 def test_a_table_on_stdout_and_a_json_file(trace: Path, tmp_path: Path, capsys: Captured) -> None:
