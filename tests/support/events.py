@@ -25,15 +25,12 @@ class SamplePart(NamedTuple):
     pairs: tuple[tuple[int, int], ...] = ()
     amounts: Mapping[str, float] = MappingProxyType({})
 
-    def shortened(self, waiting: int) -> SamplePart:
-        return self._replace(pairs=()) if waiting >= SAMPLE_WAITING else self
+    def shortened(self) -> SamplePart:
+        return self._replace(pairs=())
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> SamplePart:
         return cls(**fields | {"pairs": tuple(map(tuple, fields["pairs"]))})
-
-
-SAMPLE_WAITING = 3
 
 
 class SampleNote(NamedTuple):

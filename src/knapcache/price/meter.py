@@ -356,14 +356,9 @@ def count_tokens(endpoint: Endpoint, usage: Mapping[str, Any], provider: Provide
 
 def token_count(usage: Mapping[str, Any]) -> int:
     """Return the tokens of request and answer together, or 0 if the usage does not say."""
-    total = counted = 0
-    for name, value in usage.items():
-        if type(value) is int:
-            if name in TOKEN_FIELDS:
-                counted += value
-            elif name == "total_tokens":
-                total = value
-    return min(MAX_TOKENS, max(0, total, counted))
+    total = usage.get("total_tokens")
+    counts = [n for name in TOKEN_FIELDS & usage.keys() if type(n := usage[name]) is int]
+    return min(MAX_TOKENS, max(0, total if type(total) is int else 0, sum(counts)))
 
 
 def has_token_price(price: ModelPrice) -> bool:

@@ -76,8 +76,8 @@ class Feature:
     part: type[Any] | None = None
     """The class of its parts of events, a NamedTuple; None: it has none.
 
-    A method `shortened(waiting)` returns a part that takes little memory. `from_fields` makes one of its fields as JSON
-    has them, if they are not plain.
+    A part takes at most some kilobytes, and details that take more. A method `shortened` returns it without these: they
+    are dropped when many events wait. `from_fields` makes one of its fields as JSON has them, if they are not plain.
     """
     note: type[Any] | None = None
     """The class of what it passes to `EventBuffer.append_note`, a NamedTuple; None: nothing."""

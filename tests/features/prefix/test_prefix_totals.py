@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from knapcache.errors import InvalidInput
-from knapcache.features.prefix import event as event_module
 from knapcache.features.prefix.event import MAX_POSITIONS, PrefixEvent
+from knapcache.features.prefix.request import Position
+from knapcache.features.prefix.tier import logged_positions
 from knapcache.features.prefix.totals import GROUPS, MAX_RULES, PrefixTotals, UpstreamTokens, collect_prefix
 from knapcache.proxy.events.events import MAX_TEXT, Event
 from knapcache.proxy.events.history import History
@@ -259,15 +260,10 @@ def check_summary(harness: AdminHarness, client: TestClient) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("count", "waiting", "kept"), [(MAX_POSITIONS, 0, True), (MAX_POSITIONS + 1, 0, False), (2, 3, False)]
-)
-def test_positions_that_take_too_much_memory_are_dropped(
-    count: int, waiting: int, kept: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(event_module, "MAX_DETAILED", 3)
-    found = prefix_event(positions=tuple((k, k) for k in range(count))).shortened(waiting)
-    assert (len(found.positions), found.read) == (count if kept else 0, 8_000)
+def test_positions_that_take_too_much_memory_are_dropped() -> None:
+    positions = [Position(bytes([k % 256]) * 8, k, k) for k in range(MAX_POSITIONS + 1)]
+    assert (len(logged_positions(positions[1:])), logged_positions(positions)) == (MAX_POSITIONS, ())
+    assert prefix_event(positions=((1, 2),)).shortened() == prefix_event(positions=())
 
 
 def test_prefix_events_cross_processes() -> None:

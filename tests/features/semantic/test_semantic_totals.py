@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from knapcache.errors import InvalidInput
-from knapcache.features.semantic.event import MATCH_KINDS, MAX_QUESTION, RecentMatches, SemanticEvent, VerdictEvent
+from knapcache.features.semantic.event import MATCH_KINDS, RecentMatches, SemanticEvent, VerdictEvent
 from knapcache.features.semantic.totals import MAX_REASONS, VERDICTS, SemanticTotals, collect_semantic
 from knapcache.proxy.events.events import Event
 from knapcache.proxy.events.history import History
@@ -140,11 +140,6 @@ def test_recent_matches_are_bounded_and_get_their_verdicts() -> None:
     assert found is not None
     assert (found.match.verdict, found.match.rung, found.match.similarity) == ("different", "equal", 0.93)
     matches.check()
-
-
-def test_questions_are_cut_off() -> None:
-    found = semantic_event(question="q" * 10**6, matched_question="m" * 10**6).shortened(0)
-    assert (found.question, found.matched_question) == ("q" * MAX_QUESTION, "m" * MAX_QUESTION)
 
 
 def test_matches_and_verdicts_cross_processes() -> None:

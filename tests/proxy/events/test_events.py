@@ -53,7 +53,8 @@ def test_texts_of_clients_are_cut_off() -> None:
     assert (seen[0].model, seen[0].trace) == ("m" * MAX_TEXT, "t" * MAX_TEXT)
 
 
-def test_parts_are_short_where_many_events_wait() -> None:
+def test_parts_are_short_where_many_events_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subject, "MAX_DETAILED", 3)
     buffer, seen, recent = EventBuffer(), EventList(), RecentRequests()
     buffer.add_consumer(seen)
     buffer.add_consumer(recent)

@@ -19,9 +19,10 @@ import pytest
 
 from knapcache.proxy.events.events import PAYMENT, PaymentEvent, UpstreamTry
 from knapcache.proxy.events.history_file import unpack
+from knapcache.proxy.workers import owner_link
 from knapcache.proxy.workers.owner_link import OwnerClient, WorkerMessage, decode_message, encode_message
 from knapcache.testing import FakeUpstream
-from tests.support.events import SAMPLE_WAITING, SampleNote, SamplePart, event, traffic
+from tests.support.events import SampleNote, SamplePart, event, traffic
 from tests.support.processes import has_ended, suspend
 from tests.support.proxy_process import ADMIN_TOKEN, ProxyProcess
 from tests.support.timing import wait_until
@@ -190,12 +191,13 @@ def test_events_cross_processes_by_name() -> None:
     assert [one.parts for one in without.events[-3:]] == [{}, {"plain": SampleNote(3)}, {}]
 
 
-def test_a_worker_without_an_owner_keeps_few_long_parts(tmp_path: Path) -> None:
+def test_a_worker_without_an_owner_keeps_few_long_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owner_link, "MAX_DETAILED", 3)
     client = OwnerClient(tmp_path)
     for _ in range(3):
         client.consume([event("miss", sample=SamplePart("a", ((1, 2),)))] * 2)
     kept = [bool(one.parts["sample"].pairs) for one in client._unsent]
-    assert kept == [True] * SAMPLE_WAITING + [False] * (6 - SAMPLE_WAITING)
+    assert kept == [True] * 3 + [False] * 3
 
 
 @pytest.mark.parametrize(

@@ -27,9 +27,9 @@ LOGGED = (
     "read", "short_written", "long_written", "predicted",
 )  # fmt: skip
 """Fields of a prefix event that are written."""
-MAX_POSITIONS, MAX_DETAILED = 1024, 1000
-"""Positions of a prefix event, and waiting events up to which they are kept. Of a request with more, or in a longer
-queue, none are kept: some of them would be a wrong request. A position takes 130 bytes."""
+MAX_POSITIONS = 1024
+"""Positions of a prefix event. Of a request with more, none are kept: some of them would be a wrong request. A position
+takes 130 bytes."""
 
 
 class PrefixEvent(NamedTuple):
@@ -77,10 +77,9 @@ class PrefixEvent(NamedTuple):
     kind: str = "text"
     """`tool` if the last message is the result of a tool, else `text`."""
 
-    def shortened(self, waiting: int) -> PrefixEvent:
-        """Return it without its positions, if they take too much memory."""
-        long = len(self.positions) > MAX_POSITIONS or waiting >= MAX_DETAILED
-        return self._replace(positions=()) if long and self.positions else self
+    def shortened(self) -> PrefixEvent:
+        """Return it without its positions."""
+        return self._replace(positions=()) if self.positions else self
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> PrefixEvent:

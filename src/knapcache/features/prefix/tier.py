@@ -19,16 +19,16 @@ import hashlib
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from knapcache.features.prefix.blocks import SYSTEM_ROLES, BodyBlocks, read_blocks
-from knapcache.features.prefix.event import PrefixEvent
+from knapcache.features.prefix.event import MAX_POSITIONS, PrefixEvent
 from knapcache.features.prefix.learner import Placement, PrefixLearner
 from knapcache.features.prefix.marks import with_cache_key, with_marks, with_ttl
 from knapcache.features.prefix.provider_cache import Mark
-from knapcache.features.prefix.request import PrefixLengths
+from knapcache.features.prefix.request import Position, PrefixLengths
 from knapcache.features.prefix.settings import PrefixMode
 from knapcache.features.prefix.tariff import ANTHROPIC, OPENAI_BREAKPOINTS, Tariff
 from knapcache.keys.parse import SHORT
@@ -171,7 +171,7 @@ class PrefixTier:
             predicted=expected.read,
             bills=bills,
             tokens=request.tokens,
-            positions=tuple((hash(each.id), each.tokens) for each in request.positions),
+            positions=logged_positions(request.positions),
             system=request.system,
             kind=request.kind,
         )
@@ -310,6 +310,13 @@ def last_markable(blocks: BodyBlocks, count: int) -> int:
         if blocks.markable[at]:
             return at
     return -1
+
+
+def logged_positions(positions: Sequence[Position]) -> tuple[tuple[int, int], ...]:
+    """Return digest and length of each position; none if they are too many for an event."""
+    if len(positions) > MAX_POSITIONS:
+        return ()
+    return tuple((hash(each.id), each.tokens) for each in positions)
 
 
 def reported_event(mode: str, counted: InputTokens | None, **fields: Any) -> PrefixEvent:

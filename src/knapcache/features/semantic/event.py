@@ -75,10 +75,6 @@ class SemanticEvent(NamedTuple):
     judge_usd: float = 0.0
     """Dollars paid for the verdict."""
 
-    def shortened(self, waiting: int) -> SemanticEvent:  # noqa: ARG002
-        question, matched = self.question[:MAX_QUESTION], self.matched_question[:MAX_QUESTION]
-        return self._replace(question=question, matched_question=matched) if question or matched else self
-
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> SemanticEvent:
         """Return the event of its fields, as JSON has them."""

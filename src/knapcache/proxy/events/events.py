@@ -35,6 +35,8 @@ MIN_SLICE, SLICES = 64, 64
 is more. So a flush adds little to the latency of requests that arrive meanwhile, and the buffer never fills up."""
 MAX_NOTES = 10_000
 """Notes that wait for the owner. They follow calls of upstreams, so few wait at any time."""
+MAX_DETAILED = 1000
+"""Waiting events up to which a new one keeps the details of its parts."""
 FLUSH_INTERVAL = 0.25
 """Seconds between two flushes."""
 
@@ -150,12 +152,12 @@ PAYMENT = ""
 """In place of the name of a feature: the note is a `PaymentEvent`."""
 
 
-def shortened(event: Event, waiting: int = MAX_BUFFERED) -> Event:
-    """Return an event whose parts take little memory. waiting: how many events are kept beside it."""
+def shortened(event: Event) -> Event:
+    """Return an event whose parts have no details."""
     changed = {}
     for name, part in event.parts.items():
-        if (shorter := getattr(part, "shortened", None)) is not None and (found := shorter(waiting)) is not part:
-            changed[name] = found
+        if hasattr(part, "shortened") and (short := part.shortened()) is not part:
+            changed[name] = short
     return event._replace(parts={**event.parts, **changed}) if changed else event
 
 
@@ -188,7 +190,7 @@ class EventBuffer:
         if len(event.model) > MAX_TEXT or len(event.trace) > MAX_TEXT or len(event.reason) > MAX_TEXT:
             model, trace, reason = event.model[:MAX_TEXT], event.trace[:MAX_TEXT], event.reason[:MAX_TEXT]
             event = event._replace(model=model, trace=trace, reason=reason)
-        self.append_short(shortened(event, len(self._events)))
+        self.append_short(shortened(event) if event.parts and len(self._events) >= MAX_DETAILED else event)
 
     def append_short(self, event: Event) -> None:
         """Add the event of a finished request whose texts are known to be short."""

@@ -62,7 +62,7 @@ class RecentRequests(RecentReader):
     def consume(self, events: Sequence[Event]) -> None:
         for event in events:
             self.serial = self.serial + 1 if self._clock is None else max(self.serial + 1, serial_at(self._clock()))
-            self._events.append((self.serial, shortened(event), ""))
+            self._events.append((self.serial, shortened(event) if event.parts else event, ""))
 
     def listed(self, limit: int) -> list[tuple[int, Event, str]]:
         return list(self._events)[-limit:]

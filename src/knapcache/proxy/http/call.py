@@ -7,7 +7,7 @@ because only then is its cost known.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from knapcache.cache import Answer
 from knapcache.cache.values import SimilarMatch
@@ -23,7 +23,7 @@ from knapcache.proxy.features import Features
 from knapcache.proxy.hooks import CallContext, CallRefused
 from knapcache.proxy.http.access import RequestHead
 from knapcache.proxy.http.asgi_request import CLIENT_CLOSED_REQUEST, AsgiRequest, ClientDisconnected, ResponseWriter
-from knapcache.proxy.http.call_record import NOTHING, CallCost, CallRecord, PaidCalls, SampledResponse
+from knapcache.proxy.http.call_record import NOTHING, CallRecord, SampledResponse
 from knapcache.proxy.http.sending import UpstreamSender
 from knapcache.proxy.routing import routed_control
 from knapcache.proxy.settings.routes import RouteSettings
@@ -43,7 +43,7 @@ class Call:
     """One request while it is served."""
 
     __slots__ = (
-        "_head", "_in_background", "_paid", "_record", "_request", "_route", "_writer", "exchange", "group", "upstream",
+        "_head", "_in_background", "_record", "_request", "_route", "_writer", "exchange", "group", "upstream",
     )  # fmt: skip
 
     def __init__(
@@ -62,8 +62,7 @@ class Call:
         """group: the upstreams that may answer, of which `upstream` is the first; None: no others."""
         self._request, self._head, self.exchange, self.upstream, self._route = request, head, exchange, upstream, route
         name = route_name if route is None else route.name
-        self._record = CallRecord(request, head, exchange, upstream.name, model, events, name)
-        self._paid = PaidCalls(meter, exchange.endpoint, model)
+        self._record = CallRecord(request, head, exchange, upstream.name, model, events, meter, name)
         self._writer: ResponseWriter | None = None
         self.group = group or group_of_one(upstream)
         self._in_background = False
@@ -142,9 +141,9 @@ class Call:
         sender = self._record.sender or self._new_sender(None)
         for hooks in self._record.hooks:
             await hooks.before_call(len(content))
-        self._paid.begin()
+        self._record.begin_call()
         response = await sender.send(content)
-        return self._paid.answered(response)
+        return self._record.answered(response)
 
     def _new_sender(self, workers: DeadlinePool | None) -> UpstreamSender:
         sender = self._record.sender = UpstreamSender(
@@ -167,7 +166,7 @@ class Call:
         else:
             answers = await fetched.finish()
         background = fetched.refresh if isinstance(fetched, StaleAnswer) else None
-        cost = NOTHING if background is not None else self._cost(answers, failed=fetched.failed)
+        cost = NOTHING if background is not None else self._record.cost(answers, failed=fetched.failed)
         for hooks in self._record.hooks:
             await hooks.answered(answers[0] if answers else None)
         if background is not None:  # its calls belong to the event of this request
@@ -240,28 +239,24 @@ class Call:
                 await self._request.send_body(piece)
             await self._request.send_body(b"", more=False)
         except (ClientDisconnected, OSError):
-            record.append("failed", CLIENT_CLOSED_REQUEST, cost=self._cost())
+            record.append("failed", CLIENT_CLOSED_REQUEST, cost=self._record.cost())
             return
         finally:
             await response.close()
-        record.append("bypass", response.status, cost=self._cost())
-
-    def _cost(self, answers: Sequence[Answer] = (), *, failed: bool = False) -> CallCost:
-        """Return what the calls of the request cost, once."""
-        return self._paid.cost(self._record.hooks, answers, failed=failed)
+        record.append("bypass", response.status, cost=self._record.cost())
 
     def end(self) -> None:
         """End the request: what features have reserved for it and not used is free again."""
         if self._in_background:
             return
-        self._cost()
+        self._record.cost()
         for hooks in self._record.hooks:
             hooks.end()
 
     def _end_refresh(self, task: asyncio.Task[tuple[Answer, ...]], event: Event, stale: Answer) -> None:
         """Record the event of a request that was served stale, when its background fetch is over."""
         answers = () if task.cancelled() or task.exception() is not None else task.result()
-        self._record.append_refreshed(event, stale, answers, self._cost(answers))
+        self._record.append_refreshed(event, stale, answers, self._record.cost(answers))
         self._in_background = False
         self.end()
 
@@ -284,7 +279,7 @@ class Call:
             status = CLIENT_CLOSED_REQUEST if self._writer.disconnected else status
         elif not self._request.response_started:
             await self._request.respond_error(status, str(error), "upstream_failed")
-        self._record.append("failed", status, cost=self._cost())
+        self._record.append("failed", status, cost=self._record.cost())
 
 
 async def finish_within(fetched: Fetched, seconds: float) -> tuple[Answer, ...]:

@@ -23,7 +23,6 @@ import orjson
 from knapcache.cache import Answer
 from knapcache.exchange.exchange import Exchange, is_event_stream
 from knapcache.exchange.fetched import UpstreamResponse
-from knapcache.model import Endpoint
 from knapcache.price.estimate import BYTES_PER_TOKEN
 from knapcache.price.meter import Bill, Meter
 from knapcache.proxy.events.events import NO_PARTS, Event, EventBuffer, UpstreamTry, payment_of
@@ -153,67 +152,6 @@ class SampledResponse:
                     yield from (each for name in WITHIN if isinstance(each := event.get(name), dict))
 
 
-class PaidCalls:
-    """The calls of one request, and what they cost."""
-
-    __slots__ = ("_decided", "_endpoint", "_meter", "_model", "_response", "_started")
-
-    def __init__(self, meter: Meter, endpoint: Endpoint, model: str) -> None:
-        self._meter, self._endpoint, self._model = meter, endpoint, model
-        self._decided = False
-        self._started = 0.0
-        """When the first call began; 0: there was none."""
-        self._response: SampledResponse | None = None
-        """The last one."""
-
-    def begin(self) -> None:
-        """Take note that the upstream is called."""
-        self._started = self._started or time.perf_counter()
-
-    def answered(self, response: UpstreamResponse) -> SampledResponse:
-        """Take note of the upstream's response, and return it."""
-        self._response = SampledResponse(response)
-        return self._response
-
-    def cost(self, hooks: Sequence[CallHooks], answers: Sequence[Answer] = (), *, failed: bool = False) -> CallCost:
-        """Decide what the calls cost, charge it, and return it. Later calls return nothing.
-
-        answers   the request's own, as the cache has read them
-        failed    they are errors, or incomplete
-        """
-        if not self._started or self._decided:
-            return NOTHING
-        self._decided = True
-        response = self._response
-        success = response is not None and response.status < 400
-        bills = [] if failed else [answer.bill for answer in answers if answer.outcome == "miss"]
-        if bills and all(bill.known for bill in bills):
-            charge_known(hooks, bills, success=success)
-            return NOTHING
-        if response is None and not bills:  # no usage that could be billed
-            charge(hooks, PaidCall())
-            return NOTHING
-        own = self._bill(response)
-        if own.known and (answers or (response is not None and response.complete)):
-            charge_known(hooks, [own], success=success)
-            return CallCost(own)
-        if not success:
-            charge(hooks, PaidCall())
-            return NOTHING
-        output = 0 if response is None else response.output_tokens
-        estimated = charge(hooks, PaidCall(True, output=output, bill=own if own.known else None))
-        return CallCost(None if bills else self._bill(None), estimated)
-
-    def _bill(self, response: SampledResponse | None) -> Bill:
-        """Return what an answer costs by its usage. Without one, dollars and tokens are unknown."""
-        found = None if response is None else response.usage()
-        seconds = time.perf_counter() - self._started
-        if found is None:
-            return self._meter.bill(self._endpoint, self._model, None, seconds)
-        model = found.model or self._model
-        return self._meter.bill(self._endpoint, model, found.usage, seconds, service_tier=found.tier)
-
-
 def charge(hooks: Sequence[CallHooks], paid: PaidCall) -> float:
     """Tell features what the calls have cost. Return the dollars that they have counted by estimates."""
     estimated = 0.0
@@ -240,11 +178,11 @@ def parsed(text: bytes | bytearray) -> dict[str, Any] | None:
 
 
 class CallRecord:
-    """What the event of one request says."""
+    """What the calls of one request cost, and what its event says."""
 
     __slots__ = (
-        "_error", "_events", "_exchange", "_head", "_request", "_time", "_ttfb", "_upstream", "hooks", "model",
-        "refused", "route_name", "sender",
+        "_called", "_decided", "_error", "_events", "_exchange", "_head", "_meter", "_request", "_response", "_time",
+        "_ttfb", "_upstream", "hooks", "model", "refused", "route_name", "sender",
     )  # fmt: skip
 
     def __init__(
@@ -255,9 +193,11 @@ class CallRecord:
         upstream: str,
         model: str,
         events: EventBuffer,
+        meter: Meter,
         route_name: str,
     ) -> None:
-        self._request, self._head, self._exchange, self._events = request, head, exchange, events
+        self._request, self._head, self._exchange = request, head, exchange
+        self._events, self._meter = events, meter
         self._upstream, self.model = upstream, model
         self.route_name = route_name
         """Name of the route that applies; empty: none does."""
@@ -270,6 +210,59 @@ class CallRecord:
         self._time, self._ttfb = time.time(), 0.0
         self._error = ""
         """Why the call failed for which this request has waited."""
+        self._called = 0.0
+        """When the first call of the upstream began; 0: there was none."""
+        self._response: SampledResponse | None = None
+        """The last one of the upstream."""
+        self._decided = False
+        """The cost was decided."""
+
+    def begin_call(self) -> None:
+        """Take note that the upstream is called."""
+        self._called = self._called or time.perf_counter()
+
+    def answered(self, response: UpstreamResponse) -> SampledResponse:
+        """Take note of the upstream's response, and return it."""
+        self._response = SampledResponse(response)
+        return self._response
+
+    def cost(self, answers: Sequence[Answer] = (), *, failed: bool = False) -> CallCost:
+        """Decide what the calls cost, charge it, and return it. Later calls return nothing.
+
+        answers   the request's own, as the cache has read them
+        failed    they are errors, or incomplete
+        """
+        if not self._called or self._decided:
+            return NOTHING
+        self._decided = True
+        response, hooks = self._response, self.hooks
+        success = response is not None and response.status < 400
+        bills = [] if failed else [answer.bill for answer in answers if answer.outcome == "miss"]
+        if bills and all(bill.known for bill in bills):
+            charge_known(hooks, bills, success=success)
+            return NOTHING
+        if response is None and not bills:  # no usage that could be billed
+            charge(hooks, PaidCall())
+            return NOTHING
+        own = self._bill_of(response)
+        if own.known and (answers or (response is not None and response.complete)):
+            charge_known(hooks, [own], success=success)
+            return CallCost(own)
+        if not success:
+            charge(hooks, PaidCall())
+            return NOTHING
+        output = 0 if response is None else response.output_tokens
+        estimated = charge(hooks, PaidCall(True, output=output, bill=own if own.known else None))
+        return CallCost(None if bills else self._bill_of(None), estimated)
+
+    def _bill_of(self, response: SampledResponse | None) -> Bill:
+        """Return what an answer costs by its usage. Without one, dollars and tokens are unknown."""
+        found = None if response is None else response.usage()
+        seconds = time.perf_counter() - self._called
+        if found is None:
+            return self._meter.bill(self._exchange.endpoint, self.model, None, seconds)
+        model = found.model or self.model
+        return self._meter.bill(self._exchange.endpoint, model, found.usage, seconds, service_tier=found.tier)
 
     def mark_first_byte(self) -> None:
         """Take note of the time of the first byte of the response."""

@@ -27,6 +27,7 @@ import uvicorn
 from knapcache.errors import UpstreamFailed
 from knapcache.proxy.events.events import (
     MAX_BUFFERED,
+    MAX_DETAILED,
     MAX_NOTES,
     PAYMENT,
     Event,
@@ -135,9 +136,8 @@ class OwnerClient:
 
     def consume(self, events: Sequence[Event]) -> None:
         """Queue a batch for the owner. When the queue is full, new events are dropped and counted."""
-        waiting = len(self._unsent)
-        short = [shortened(event, waiting + k) for k, event in enumerate(events)]
-        self._queue(self._unsent, short, MAX_BUFFERED)
+        detailed = max(0, MAX_DETAILED - len(self._unsent))
+        self._queue(self._unsent, [*events[:detailed], *map(shortened, events[detailed:])], MAX_BUFFERED)
 
     def consume_notes(self, notes: Sequence[Note]) -> None:
         """Queue notes for the owner, as `consume` does with events."""

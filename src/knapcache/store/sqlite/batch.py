@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -30,6 +31,24 @@ _SIZES = f"SELECT json_group_array(json_array(id, {_SIZE})) {_ROWS}"
 _DELETE = f"DELETE {_ROWS}"
 
 
+class WriteFuture(Future[None]):
+    """The result of a change. urgent: set by a caller that waits for it."""
+
+    def __init__(self, urgent: threading.Event) -> None:
+        super().__init__()
+        self._urgent = urgent
+
+    def result(self, timeout: float | None = None) -> None:
+        if not self.done():
+            self._urgent.set()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        if not self.done():
+            self._urgent.set()
+        return super().exception(timeout)
+
+
 class QueuedWrite:
     """One change in the queue."""
 
@@ -48,6 +67,7 @@ class QueuedWrite:
 
     def __init__(
         self,
+        urgent: threading.Event,
         row_ids: Callable[[bytes], Sequence[int]] = lambda key: (row_id(key),),
         keys: Sequence[bytes] = (),
         put: Entry | None = None,
@@ -63,7 +83,7 @@ class QueuedWrite:
         rows = [(number, key) for key in keys for number in row_ids(key)]
         self.evict = [number for number, _ in rows]
         self.evict_keys = [key for _, key in rows]
-        self.future: Future[None] = Future()
+        self.future = WriteFuture(urgent)
         content = _content_bytes(row) if row else 0
         state = len(snapshot[1]) if snapshot else 0
         self.content_bytes = content + state

@@ -2,8 +2,11 @@
 
 `submit` shows a change to readers at once, in `pending`, and queues it. The thread takes from the queue what fits into
 the log, commits it, resolves the futures and removes the changes from `pending`. So a reader that looks into `pending`
-first and into the file second never misses one. The thread does not wait for a batch to fill: while one transaction
-runs, the next batch queues up.
+first and into the file second never misses one.
+
+While one transaction runs, the next batch queues up. If nothing has queued up, the thread waits GATHER_SECONDS for
+more, unless a caller waits for the result of a change. Each transaction takes the interpreter's lock several times from
+the threads that serve requests.
 
 A transaction that fails is retried change by change, unless the file is locked (each retry would wait as well) or
 damaged (it is quarantined, and the changes go into the new file). The evictions of a failed change are late, not
@@ -30,6 +33,7 @@ from knapcache.store.sqlite.layout import DiskLayout, operation_frames
 from knapcache.store.sqlite.memory_tier import MemoryTier
 from knapcache.store.sqlite.rows import Sealer
 
+GATHER_SECONDS = 0.02
 RETRY_SECONDS = 1.0  # how soon late evictions are retried when nothing else is written
 MIN_BACKLOG_BYTES = 8 << 20
 MAX_BACKLOG_WRITES = 1 << 14  # small changes take memory as well
@@ -64,6 +68,8 @@ class Writer:
         self._max_backlog_bytes = max(MIN_BACKLOG_BYTES, 2 * layout.log)
         self._backlog_bytes = 0
         self._closed = False
+        self._urgent = threading.Event()
+        """Set if a caller waits for a result."""
         self._late_evictions: dict[int, tuple[bytes, QueuedWrite]] = {}  # by row id
         self._damage_reported = False
         self._connection: apsw.Connection
@@ -75,11 +81,7 @@ class Writer:
     @property
     def backlog_full(self) -> bool:
         """Whether puts should wait. Evictions never do: their number is bounded by the number of entries."""
-        return self._exceeds(1)
-
-    def _exceeds(self, times: int) -> bool:
-        """Return whether more is queued than `times` the limit."""
-        return self._backlog_bytes > times * self._max_backlog_bytes or self._queue.qsize() > times * MAX_BACKLOG_WRITES
+        return self._backlog_bytes > self._max_backlog_bytes or self._queue.qsize() > MAX_BACKLOG_WRITES
 
     def submit(
         self,
@@ -91,21 +93,23 @@ class Writer:
     ) -> Future[None]:
         """Queue a change. With a `refusal`, only its evictions are made and its future fails with that message."""
         with self._lock:
-            if self._exceeds(2) and (row or snapshot):  # threads that saw space at the same time may exceed the limit
+            # Threads that saw space at the same time may exceed the limits, but not twice.
+            too_much = self._backlog_bytes > 2 * self._max_backlog_bytes or self._queue.qsize() > 2 * MAX_BACKLOG_WRITES
+            if too_much and (row or snapshot):
                 refusal = refusal or f"the disk is too slow: {self._backlog_bytes} bytes are waiting to be written"
             keys = [*evict, put.key] if put else evict
             if refusal:
                 put = row = snapshot = None
-            write = QueuedWrite(self._row_ids, keys, put, row, snapshot, refusal)
+            write = QueuedWrite(self._urgent, self._row_ids, keys, put, row, snapshot, refusal)
             frames_per_key = operation_frames() * self._ids_per_key
             # More evictions than the log can hold are split off and queued first.
             while write.frames > self._layout.frames_per_transaction:
                 excess = -(-(write.frames - self._layout.frames_per_transaction) // frames_per_key)
                 first = keys[: min(excess, self._layout.frames_per_transaction // frames_per_key)]
                 if not self._closed:
-                    self._enqueue(QueuedWrite(self._row_ids, first))
+                    self._enqueue(QueuedWrite(self._urgent, self._row_ids, first))
                 keys = keys[len(first) :]
-                write = QueuedWrite(self._row_ids, keys, put, row, snapshot, refusal)
+                write = QueuedWrite(self._urgent, self._row_ids, keys, put, row, snapshot, refusal)
             if self._closed:
                 write.future.set_exception(StoreError("the store is closed"))
                 return write.future
@@ -124,7 +128,7 @@ class Writer:
         with self._lock:
             if not self._closed:
                 for k in range(0, len(numbers), DELETE_BATCH):
-                    write = QueuedWrite()
+                    write = QueuedWrite(self._urgent)
                     write.evict = list(numbers[k : k + DELETE_BATCH])
                     write.frames = operation_frames() * len(write.evict)
                     self._queue.put(write)
@@ -140,6 +144,7 @@ class Writer:
             if not self._closed:
                 self._closed = True
                 self._queue.put(None)
+                self._urgent.set()
         self._thread.join()
 
     def _run(self) -> None:
@@ -154,6 +159,9 @@ class Writer:
                     continue
                 if first is None:
                     break
+                if self._queue.empty():
+                    self._urgent.wait(GATHER_SECONDS)
+                self._urgent.clear()  # before the batch is taken: a caller queues its change before it waits
                 batch, first, last = self._next_batch(first)
                 self._commit(batch)
                 if last:
