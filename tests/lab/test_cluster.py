@@ -205,6 +205,7 @@ def test_plan_and_experiment_take_a_scheduler(address: str, tmp_path: Path, caps
     assert one == two
 
 
+@pytest.mark.long
 def test_a_worker_that_dies_is_replaced_by_the_other_until_there_is_none(scheduler: str, tmp_path: Path) -> None:
     with started_workers(scheduler, 2), DaskExecutor(scheduler) as cluster:
         assert sweep(dies_once, range(8), shared=(tmp_path,), jobs=cluster) == list(range(8))
@@ -262,6 +263,7 @@ def test_a_worker_with_different_code(
         replay_grid(TRACE, ["lru"], [5, 6], jobs=cluster)
 
 
+@pytest.mark.long
 def test_a_cluster_that_stops(tmp_path: Path) -> None:
     with started_scheduler() as scheduler, started_workers(scheduler, 1):
         cluster = DaskExecutor(scheduler)
