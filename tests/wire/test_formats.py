@@ -447,3 +447,20 @@ def test_the_start_of_a_message_invents_no_counts() -> None:
     for usage, expected in (({"input_tokens": 3}, {"input_tokens": 3}), ({"output_tokens": 7}, {"output_tokens": 0})):
         first = next(split({"content": [], "usage": usage}, True))
         assert json.loads(first.data)["message"]["usage"] == expected
+
+
+def test_usage_leaves_the_first_block_of_a_stream_with_a_byte_order_mark() -> None:
+    first = {"choices": [{"index": 0, "delta": {"content": "a"}}], "usage": None}
+    last = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    blocks = [b"data: " + json.dumps(each).encode() + b"\n\n" for each in (first, last)]
+    body = "\ufeff".encode() + b"".join(blocks) + b"data: [DONE]\n\n"
+    assert b"usage" not in b"".join(as_stream(Endpoint.CHAT, body, "sse"))
+    assert b"usage" in b"".join(as_stream(Endpoint.CHAT, body, "sse", usage=True))
+
+
+def test_an_answer_that_reports_an_error_is_incomplete() -> None:
+    message = {"role": "assistant", "content": "a"}
+    answer = {"model": "m", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+    assert plain_answer(Endpoint.CHAT, json.dumps(answer).encode()).model == "m"
+    with pytest.raises(Incomplete, match="an error"):
+        plain_answer(Endpoint.CHAT, json.dumps({**answer, "error": {"message": "overloaded"}}).encode())
