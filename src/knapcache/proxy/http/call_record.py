@@ -1,4 +1,4 @@
-"""What becomes of one request: what its calls cost, and its event.
+"""The cost of the upstream calls of one request, and its event.
 
 The cost is known by the bill of a complete answer. An answer that the cache does not parse (it has no key, is too long,
 is an error, or its caller left before its end) is billed by a sample, which is kept while the answer is read:
@@ -178,7 +178,7 @@ def parsed(text: bytes | bytearray) -> dict[str, Any] | None:
 
 
 class CallRecord:
-    """What the calls of one request cost, and what its event says."""
+    """Computes the cost of the calls of one request, and builds its event."""
 
     __slots__ = (
         "_called", "_decided", "_error", "_events", "_exchange", "_head", "_meter", "_request", "_response", "_time",
