@@ -10,7 +10,7 @@ from knapcache.cache import Answer
 from knapcache.cache.values import SimilarMatch
 from knapcache.exchange.exchange import Exchange
 from knapcache.features.semantic.certificate import level_of
-from knapcache.features.semantic.event import MAX_QUESTION, SemanticEvent, VerdictEvent
+from knapcache.features.semantic.event import SemanticEvent, VerdictEvent
 from knapcache.features.semantic.judging import AnswerPair, Judge, StoredAnswer
 from knapcache.features.semantic.matcher import Asked, Found
 from knapcache.features.semantic.question import Question, read_question
@@ -172,6 +172,6 @@ class SemanticCall(CallHooks):
             level=level_of(match.risk),
             features=match.features,
             seconds=self._seconds,
-            question=asked.question.text[:MAX_QUESTION] if shown else "",
-            matched_question=match.text[:MAX_QUESTION] if shown else "",
+            question=asked.question.text if shown else "",
+            matched_question=match.text if shown else "",
         )

@@ -9,8 +9,6 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from knapcache.proxy.events.events import Event
 
-MAX_QUESTION = 512
-"""Characters of `question` and `matched_question`. They are cut off; what the tier matches is shorter, as a rule."""
 MatchKind = Literal["served", "shadow", "audit", "none", "excluded", "refused", "failed"]
 MATCH_KINDS: tuple[MatchKind, ...] = get_args(MatchKind)
 """Results of the semantic tier for a request:
@@ -65,7 +63,7 @@ class SemanticEvent(NamedTuple):
     seconds: float = 0.0
     """Time that the tier took before the request went on."""
     question: str = ""
-    """The request's question; empty unless `show_content`."""
+    """The request's question, which is short (MAX_CHARACTERS of question.py); empty unless `show_content`."""
     matched_question: str = ""
     """The question of the entry that matched; empty unless `show_content`."""
     verdict: MatchVerdict = ""
