@@ -73,7 +73,7 @@ def test_the_dashboard_shows_them_as_text(proxy: RunningProxy, upstream: Recordi
             open_view(page, view)
             page.wait_for_load_state("networkidle")
             if view != "settings":
-                page.wait_for_function("document.body.innerText.includes('onerror=window.ran=1')")
+                wait_until(lambda: "onerror=window.ran=1" in page.inner_text("body"))
             assert page.evaluate(HARMLESS)
             for row in page.locator(f"#{view} :is(#entries-table, #requests-table) tbody tr").all()[:6]:
                 row.click()

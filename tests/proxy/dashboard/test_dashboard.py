@@ -375,10 +375,7 @@ def test_the_chart_has_spans_and_steps(browser: Browser, admin: FakeAdmin) -> No
         hour = dollars(page, "#spend-legend .without b")
         page.focus("#span [data-value=hour]")
         page.keyboard.press("ArrowRight")
-        page.wait_for_function(
-            "before => parseFloat(document.querySelector('#spend-legend .without b').textContent.slice(1)) > before",
-            arg=hour,
-        )
+        wait_until(lambda: dollars(page, "#spend-legend .without b") > hour)
         page.click("#span [data-value=all]")
         expect(page.locator("#spend-legend")).to_contain_text("step: 24 h")
         # The time axis is in the browser's time zone.

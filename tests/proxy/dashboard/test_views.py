@@ -19,6 +19,7 @@ from tests.support.browser import Tab, open_view, poll_now, wait_for_data
 from tests.support.events import event
 from tests.support.fake_admin import FakeAdmin, audit_record, plan_result
 from tests.support.semantic_control import LearnerControl
+from tests.support.timing import wait_until
 
 CORE = ["", "entries", "requests", "savings"]
 FEATURE_VIEWS = ["limits", "content_log", "prefix", "semantic", "webhooks"]
@@ -87,7 +88,7 @@ def test_every_view_fits_two_screens_and_any_width(busy_page: Page) -> None:
         assert height <= SCREENS * 800, f"{view or 'overview'} has {height} pixels"
         for width in (390, 320, 768, 1920):
             page.set_viewport_size({"width": width, "height": 800})
-            page.wait_for_function("width => document.documentElement.scrollWidth <= width", arg=width)
+            wait_until(lambda: page.evaluate("document.documentElement.scrollWidth <= innerWidth"))
     page.set_viewport_size({"width": 1280, "height": 800})
     open_view(page, "")
     assert page.locator("#overview article.card:visible").count() <= 6
