@@ -14,6 +14,7 @@ import pytest
 from knapcache import Cache
 from knapcache.cache.admission import AdmissionController
 from knapcache.cache.ids import IdTable
+from knapcache.cache.key_array import KeyArray
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.snapshot import copy_state, pack, unpack
 from knapcache.kernel import COMPILED
@@ -25,8 +26,8 @@ from tests.support.caches import CHAT, Upstream, admission_of, request_of, resid
 ROUNDS = 3000 if COMPILED else 300
 
 
-def keys_of(many: int) -> list[bytes]:
-    return [hashlib.sha256(b"%d" % k).digest() for k in range(many)]
+def keys_of(many: int) -> KeyArray:
+    return KeyArray.of(hashlib.sha256(b"%d" % k).digest() for k in range(many))
 
 
 def trained(name: str, ids: int = 500, capacity: int = 100_000, rounds: int = ROUNDS, seed: int = 0) -> Policy:
@@ -53,7 +54,7 @@ def test_a_restored_policy_decides_the_same(name: str) -> None:
     packed = pack(name, old, state, 10**9)
     assert packed is not None
     new = registry.find(name).build(old.capacity, old.ids)
-    assert unpack(name, new, packed) == keys_of(old.ids)
+    assert list(unpack(name, new, packed) or ()) == list(keys_of(old.ids))
     assert new.residents == old.residents
     assert run(new, ROUNDS // 3, 1) == run(old, ROUNDS // 3, 1)
 
@@ -68,7 +69,8 @@ def test_a_state_that_does_not_fit_is_compacted(limit: int) -> None:
     keys = unpack("adaptive", new, packed)
     assert keys
     assert len(keys) < old.ids
-    numbers = [keys_of(old.ids).index(key) for key in keys]
+    known = list(keys_of(old.ids))
+    numbers = [known.index(key) for key in keys]
     restored = {numbers[i] for i in new.residents}
     assert restored <= old.residents
     assert len(restored) == min(len(old.residents), len(keys))  # residents first
@@ -101,7 +103,7 @@ def test_a_large_state_is_packed_in_chunks() -> None:
     assert packed is not None
     assert state.rows.nbytes > 8 << 20
     assert peak < 2.5 * len(packed) + (2 << 20) < state.rows.nbytes
-    assert unpack("adaptive", registry.find("adaptive").build(1_000_000, 60_000), packed) == keys
+    assert list(unpack("adaptive", registry.find("adaptive").build(1_000_000, 60_000), packed) or ()) == list(keys)
 
 
 def test_an_invalid_snapshot_is_rejected_and_changes_nothing() -> None:
@@ -132,7 +134,7 @@ def test_an_inconsistent_snapshot_is_rejected() -> None:
     assert unpack("gdsf-cost", new, packed) is None
     assert not new.residents
     assert new.used == 0
-    twice = copy_state(old, [bytes(32)] * old.ids)
+    twice = copy_state(old, KeyArray.of([bytes(32)] * old.ids))
     packed = pack("gdsf-cost", old, twice, 10**9)
     assert packed
     assert unpack("gdsf-cost", new, packed) is None

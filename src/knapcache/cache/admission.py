@@ -120,7 +120,7 @@ class AdmissionController:
         for key in evict:
             del infos[key]
         for i in self.policy.residents:
-            info = infos.get(self.ids.keys[i])
+            info = infos.get(self.ids.key(i))
             if info is not None and info.size == self.policy.rows["entry_size"][i]:
                 self._track(i, info)
                 del infos[info.key]
@@ -130,13 +130,13 @@ class AdmissionController:
             i = self._intern(info.key)
             self.policy.arrive(i)
             admit, evicted = self.policy.settle(i, info.size, info.cost)
-            evict += [self.ids.keys[victim] for victim in evicted if victim != i]
+            evict += [self.ids.key(victim) for victim in evicted if victim != i]
             evict += [] if admit else [info.key]
             self._untrack(evicted)
             if admit:
                 self._track(i, info)
         for tenant in self.quotas.limits:  # a quota may be smaller than before the restart
-            evict += [self.ids.keys[victim] for victim in self._forget_over_quota(tenant)]
+            evict += [self.ids.key(victim) for victim in self._forget_over_quota(tenant)]
         self.history.note_opened((scanned[key] for key in evict), now)
         for k in range(0, len(evict), BATCH_KEYS):
             self.queue.append(StoreChange(evict=evict[k : k + BATCH_KEYS]))
@@ -240,7 +240,7 @@ class AdmissionController:
         if evicted:
             self.ledger.count("evictions", len(evicted))
         if admit or evicted:
-            keys = [self.ids.keys[victim] for victim in evicted]
+            keys = [self.ids.key(victim) for victim in evicted]
             self.queue.append(StoreChange(entry if admit else None, keys, i=i, serial=self.ids.serial[i]))
         return admit
 
@@ -385,9 +385,9 @@ class AdmissionController:
         if any(self.store.counters().get(counter) for counter in LOSS_COUNTERS):
             # The policy forgets what a disk has lost when it is requested; here all of it at once.
             for i in self.policy.residents:
-                if self.ids.keys[i] not in stored:
+                if self.ids.key(i) not in stored:
                     self._forget(i)
-        resident = {self.ids.keys[i]: int(self.policy.rows["entry_size"][i]) for i in self.policy.residents}
+        resident = {self.ids.key(i): int(self.policy.rows["entry_size"][i]) for i in self.policy.residents}
         if stored != resident:
             raise CorruptState(
                 f"the policy holds {len(resident)} entries of {sum(resident.values())} bytes, "

@@ -147,7 +147,7 @@ def purge_preview(table: EntryTable, now: float, conditions: PurgeConditions) ->
     found = columns(table, now)
     matches = selected(table, conditions.model, conditions.tenant, conditions.tags)
     if conditions.key is not None:
-        matches &= np.array([key == conditions.key for key in table.keys], np.bool_)
+        matches &= table.keys.equal(conditions.key)
     if conditions.older_than is not None:
         matches &= table.records["created"] < now - conditions.older_than
     if conditions.system is not None:

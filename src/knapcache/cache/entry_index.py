@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from knapcache.cache.key_array import KeyArray
 from knapcache.errors import CorruptState
 from knapcache.kernel import Records
 from knapcache.policy.base import Policy
@@ -82,7 +83,7 @@ class NameTable:
 class EntryTable(NamedTuple):
     """A copy of the metadata of some entries, in columns. Reading it needs no lock."""
 
-    keys: list[bytes]
+    keys: KeyArray
     sizes: npt.NDArray[np.int64]
     requests: npt.NDArray[np.float64]
     records: Records
@@ -134,10 +135,10 @@ class EntryIndex:
         sizes = np.bincount(self.records["tenant"][ids], policy.rows["entry_size"][ids])
         return {self.tenants.names[k]: int(sizes[k]) for k in np.flatnonzero(sizes).tolist()}
 
-    def table(self, policy: Policy, keys: list[bytes], ids: IdArray) -> EntryTable:
+    def table(self, policy: Policy, keys: KeyArray, ids: IdArray) -> EntryTable:
         """Return a copy of the metadata of some ids."""
         return EntryTable(
-            keys=[keys[i] for i in ids.tolist()],
+            keys=KeyArray(keys.rows[ids]),
             sizes=policy.rows["entry_size"][ids],
             requests=request_counts(policy, ids),
             records=self.records[ids],
@@ -170,7 +171,7 @@ def entry_table(infos: list[EntryInfo], requests: dict[bytes, float]) -> EntryTa
     for i, info in enumerate(infos):
         index.record(i, info)
     return EntryTable(
-        keys=[info.key for info in infos],
+        keys=KeyArray.of(info.key for info in infos),
         sizes=np.array([info.size for info in infos], np.int64),
         requests=np.array([max(1.0, requests.get(info.key, 1.0)) for info in infos]),
         records=index.records[: len(infos)],

@@ -142,7 +142,7 @@ class KeyHistory:
         record = self._index.records[i]
         size = float(self._policy.rows["entry_size"][i]) if key is None else 0.0
         created, cost = float(record["created"]), float(record["cost"])
-        self._write(self._ids.keys[i] if key is None else key, cause, time, created, size, cost, requests, *rival)
+        self._write(self._ids.key(i) if key is None else key, cause, time, created, size, cost, requests, *rival)
 
     def _write(self, key: bytes, cause: str, *numbers: float) -> None:
         self._records[self.written % MAX_RECORDS] = (prefix_of(key), NUMBERS[cause], *numbers)

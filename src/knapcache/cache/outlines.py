@@ -15,7 +15,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -60,7 +60,7 @@ Mask = npt.NDArray[np.bool_]
 class OtherRequests(NamedTuple):
     """Requests that another one is compared with."""
 
-    keys: list[bytes]
+    keys: Sequence[bytes]
     created: npt.NDArray[np.float64]
     """When their answers were fetched."""
     canonical: Callable[[bytes], bytes | None]

@@ -21,6 +21,7 @@ import numpy as np
 import orjson
 
 from knapcache.cache.entry_index import request_counts
+from knapcache.cache.key_array import KeyArray
 from knapcache.errors import CorruptState
 from knapcache.kernel import Records
 from knapcache.policy import registry
@@ -42,10 +43,12 @@ class PolicyState(NamedTuple):
     """32 bytes per id in use."""
 
 
-def copy_state(policy: Policy, keys: list[bytes]) -> PolicyState:
+def copy_state(policy: Policy, keys: KeyArray) -> PolicyState:
     """Return a copy of the state of a policy whose ids belong to `keys`."""
     used = len(keys)
-    return PolicyState(policy.head.copy(), policy.rows[:used].copy(), policy.rows[policy.ids :].copy(), b"".join(keys))
+    return PolicyState(
+        policy.head.copy(), policy.rows[:used].copy(), policy.rows[policy.ids :].copy(), keys.rows.tobytes()
+    )
 
 
 def pack(name: str, policy: Policy, state: PolicyState, limit: int) -> bytes | None:
@@ -105,7 +108,7 @@ class SnapshotContents(NamedTuple):
 
     name: str
     policy: Policy
-    keys: list[bytes]
+    keys: KeyArray
 
     def requests(self) -> dict[bytes, float]:
         """Return the requests of each key, as the policy counted them."""
@@ -125,7 +128,7 @@ def read_snapshot(snapshot: bytes) -> SnapshotContents | None:
     return None if keys is None else SnapshotContents(name, policy, keys)
 
 
-def unpack(name: str, policy: Policy, snapshot: bytes) -> list[bytes] | None:
+def unpack(name: str, policy: Policy, snapshot: bytes) -> KeyArray | None:
     """Load a snapshot into a fresh policy. Return the keys by id, or None and an unchanged policy."""
     try:
         if not snapshot.startswith(MAGIC):
@@ -148,16 +151,16 @@ def unpack(name: str, policy: Policy, snapshot: bytes) -> list[bytes] | None:
     return _restored(policy, used, content, sizes)
 
 
-def _restored(policy: Policy, used: int, content: bytes, sizes: tuple[int, ...]) -> list[bytes] | None:
+def _restored(policy: Policy, used: int, content: bytes, sizes: tuple[int, ...]) -> KeyArray | None:
     empty = policy.head.copy(), policy.rows[policy.ids :].copy()
     a, b, c = np.cumsum(sizes[:3]).tolist()
     policy.head[:] = np.frombuffer(content[:a], policy.head.dtype)
     policy.rows[:used] = np.frombuffer(content[a:b], policy.rows.dtype)
     policy.rows[policy.ids :] = np.frombuffer(content[b:c], policy.rows.dtype)
-    keys = [content[k : k + KEY_BYTES] for k in range(c, len(content), KEY_BYTES)]
+    keys = KeyArray.of((content[c:],))
     try:
         policy.check()
-        if len(set(keys)) == used:
+        if keys.distinct:
             return keys
     except (CorruptState, IndexError):
         pass
