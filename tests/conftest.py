@@ -24,7 +24,7 @@ from tests.support.proxy_process import ProxyProcess
 from tests.support.run_report import pytest_sessionfinish, pytest_terminal_summary  # noqa: F401 - hooks
 
 settings.register_profile("exploring", deadline=None)
-settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=50)
+settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=30)
 settings.load_profile("repeatable")
 
 os.environ.setdefault("KNAPCACHE_COMPILE", "1")

@@ -15,6 +15,7 @@ from knapcache.oracle import solve
 from knapcache.oracle.exact import select
 from knapcache.oracle.problem import Flags, Floats, Ints
 from knapcache.oracle.sums import to_integers
+from tests.support.examples import examples
 from tests.support.knapsack_solvers import brute_force, by_milp, by_or_tools, check, exact_sum, integer_optimum
 from tests.support.knapsacks import CACHE_MODES, CLASSIC, KnapsackInstance, Rng, cache_like, classic
 from tests.support.textbook import textbook
@@ -24,7 +25,7 @@ from tests.support.textbook import textbook
 @pytest.mark.parametrize("kind", CLASSIC)
 def test_integer_values_are_solved_exactly(kind: str, R: int) -> None:
     rng = np.random.default_rng([R, len(kind)])
-    for _ in range(120):
+    for _ in range(40):
         n = int(rng.integers(1, 13 if R > 1000 else 41))
         instance = classic(kind, rng, n, R)
         optimum = brute_force(*instance) if n <= 8 else integer_optimum(instance)
@@ -47,7 +48,7 @@ def test_large_cores_are_solved_exactly(kind: str) -> None:
 @pytest.mark.parametrize("mode", CACHE_MODES)
 def test_cache_like_instances_are_solved(mode: str) -> None:
     rng = np.random.default_rng(len(mode))
-    for _ in range(400):
+    for _ in range(150):
         instance = cache_like(mode, rng, int(rng.integers(1, 61)))
         reachable = exact_sum(
             instance.values, textbook(*instance)[0]
@@ -103,7 +104,7 @@ def subnormal(rng: Rng, n: int) -> KnapsackInstance:
 @pytest.mark.parametrize("generate", [uniform, one_density, decimal_ties, far_apart, tight_bound, subnormal])
 def test_rounding_against_rational_brute_force(generate: Callable[[Rng, int], KnapsackInstance]) -> None:
     rng = np.random.default_rng(len(generate.__name__))
-    for _ in range(250):
+    for _ in range(100):
         instance = generate(rng, int(rng.integers(1, 11)))
         selection = solve(*instance)
         check(selection, instance, brute_force(*instance))
@@ -113,7 +114,7 @@ def test_rounding_against_rational_brute_force(generate: Callable[[Rng, int], Kn
 def test_a_result_with_rounding_errors_is_not_proven() -> None:
     rng = np.random.default_rng(8)
     unproven = 0
-    for _ in range(250):
+    for _ in range(100):
         instance = one_density_far_apart(rng, int(rng.integers(3, 11)))
         selection = solve(*instance)
         check(selection, instance, brute_force(*instance))
@@ -139,7 +140,7 @@ ITEM = st.tuples(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(100, 400), deadline=None)
 @given(items=st.lists(ITEM, max_size=12), capacity=st.integers(0, 160))
 def test_any_small_instance_against_rational_brute_force(items: list[tuple[float, int]], capacity: int) -> None:
     instance = KnapsackInstance(np.array([w for w, _ in items]), np.array([s for _, s in items], np.int64), capacity)
@@ -170,7 +171,7 @@ def test_against_milp() -> None:
 
 def test_the_textbook_solver_is_right() -> None:
     rng = np.random.default_rng(3)
-    for _ in range(200):
+    for _ in range(80):
         instance = classic("uncorrelated", rng, int(rng.integers(1, 11)), 20)
         chosen, value = textbook(*instance)
         assert exact_sum(instance.values, chosen) == value == brute_force(*instance)

@@ -24,7 +24,7 @@ def crashed_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_damaged_files_never_give_a_wrong_answer(
     crashed_file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    counts = damage_and_use(crashed_file, tmp_path, 300, 0)
+    counts = damage_and_use(crashed_file, tmp_path, 150, 0)
     assert counts["intact"] > 0, "every round lost an answer, even those with harmless damage"
     assert counts["intact"] < counts["rounds"], "no round lost an answer: the damage has no effect"
     assert counts["refused"] < counts["rounds"] / 10
