@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from knapcache.errors import InvalidInput
-from knapcache.lab.synthetic import Queries, Workload, popularity, truncated_normal
+from knapcache.lab.synthetic import CHUNK, Inverse, Queries, Workload, popularity, truncated_normal
 from knapcache.lab.trace import Trace
 
 RARE = 1e-4
@@ -192,3 +192,39 @@ def test_bad_choices(choices: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput, match=message) as caught:
         Workload(**choices)
     assert "\n" not in str(caught.value)
+
+
+def test_the_inverse_is_a_binary_search() -> None:
+    rng = np.random.default_rng(1)
+    for probabilities in (np.ones(1), np.array([0.5, 0.0, 0.5]), rng.permutation(popularity("zipf:1.2", 3000))):
+        distribution = probabilities.cumsum() / probabilities.cumsum()[-1]
+        draws = np.concatenate([rng.random(20_000), [0.0, 0.5, 1.0 - 2.0**-53], distribution[:-1]])
+        expected = np.searchsorted(distribution, draws, side="right")
+        assert np.array_equal(Inverse.of(probabilities).keys(draws), expected)
+
+
+def test_chunks_have_the_distribution_of_the_workload() -> None:
+    """Two phases whose border is inside a chunk, and queries that occur once, also in different chunks."""
+    workload = Workload(queries=50, rounds=2 * CHUNK + 1000, changes=1, one_hits=0.1, noise=0.1)
+    chunks = list(workload.chunks(np.random.default_rng(2)))
+    assert [len(chunk) for chunk in chunks] == [CHUNK, CHUNK, 1000]
+    keys, costs = np.concatenate([c.keys for c in chunks]), np.concatenate([c.costs for c in chunks])
+    once = keys[keys >= 50]
+    assert len(once) == len(set(once.tolist())) == chunks[-1].ids - 50 == pytest.approx(0.1 * len(keys), rel=0.05)
+    queries, _ = Workload(queries=50, changes=1).draw(np.random.default_rng(2))  # the queries are drawn first
+    border = workload.phases[1]
+    for part, p in zip((keys[:border], keys[border:]), queries.probabilities, strict=True):
+        counts = np.bincount(part[part < 50], minlength=50)
+        assert ((counts - counts.sum() * p) ** 2 / (counts.sum() * p)).sum() < 86  # χ² with 49 degrees, 1 in 1000
+    assert costs[keys == 7].mean() == pytest.approx(queries.costs[7], rel=0.01)
+
+
+def test_names_of_workloads() -> None:
+    assert Workload.parse("synthetic:") == Workload()
+    expected = Workload(queries=1000, rounds=10**6, arrivals="zipf:0.9", one_hits=0.1)
+    assert Workload.parse("synthetic:queries=1e3,rounds=1e6,arrivals=zipf:0.9,one_hits=0.1") == expected
+    for part in ("rounds", "rounds=many", "rounds=inf", "speed=3", "noise=x", "rounds=nan"):
+        with pytest.raises(InvalidInput, match=f"'{part}' of 'synthetic:{part}' cannot be read"):
+            Workload.parse(f"synthetic:{part}")
+    with pytest.raises(InvalidInput, match="rounds must be at least 1"):
+        Workload.parse("synthetic:rounds=0")

@@ -15,17 +15,26 @@ Distributions are named by a word and optional numbers after colons:
 The cost of a miss is normal around C*(q). The paper also requires it to be bounded and positive, which a normal
 variable is not. So it is drawn from the normal truncated to [0, 2·C*(q)]: symmetric, so its mean is exactly C*(q), and
 never negative.
+
+A workload of any length can be drawn in chunks, in the memory of its queries and one chunk.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any, Self
 
 import numpy as np
 
 from knapcache.errors import InvalidInput
+from knapcache.kernel import kernel
 from knapcache.lab.trace import Floats, Ints, Trace
 
+PREFIX = "synthetic:"
+"""The beginning of a workload's name, which stands for a file on the command line."""
+CHUNK = 1 << 17
+"""Requests in a chunk. Its arrays fit into the processor's cache."""
 MAX_AMOUNT = 1e9
 """Largest size or cost parameter. Sums of larger ones would not stay exact."""
 
@@ -77,6 +86,22 @@ class Workload:
         rng = np.random.default_rng(0)
         draw_queries(self, rng)  # raises InvalidInput for an invalid distribution
 
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse a name such as `synthetic:queries=1e6,rounds=1e9,arrivals=zipf:0.9`; raises InvalidInput."""
+        kinds: dict[str, Any] = {field.name: type(field.default) for field in fields(cls)}
+        given: dict[str, Any] = {}
+        for part in filter(None, text.removeprefix(PREFIX).split(",")):
+            name, _, value = part.partition("=")
+            try:
+                given[name] = int(float(value)) if kinds[name] is int else kinds[name](value)
+            except (KeyError, ValueError, OverflowError):
+                raise InvalidInput(
+                    f"{part!r} of {text!r} cannot be read: after {PREFIX} write NAME=VALUE,…, "
+                    f"with the names {', '.join(kinds)}"
+                ) from None
+        return cls(**given)
+
     @property
     def phases(self) -> list[int]:
         """The rounds at which a phase of popularity begins."""
@@ -85,7 +110,12 @@ class Workload:
     def draw(self, rng: np.random.Generator) -> tuple[Queries, Trace]:
         """Draw queries and requests. All randomness comes from `rng`."""
         queries = draw_queries(self, rng)
-        return queries, draw_requests(self, queries, rng)
+        (trace,) = draw_requests(self, queries, rng, self.rounds)
+        return queries, trace
+
+    def chunks(self, rng: np.random.Generator) -> Iterator[Trace]:
+        """Draw queries and requests, and yield the requests in chunks that share their ids."""
+        return draw_requests(self, draw_queries(self, rng), rng, CHUNK)
 
 
 def draw_queries(workload: Workload, rng: np.random.Generator) -> Queries:
@@ -97,22 +127,58 @@ def draw_queries(workload: Workload, rng: np.random.Generator) -> Queries:
     return Queries(sizes, costs, probabilities, cost_range)
 
 
-def draw_requests(workload: Workload, queries: Queries, rng: np.random.Generator) -> Trace:
-    """Draw the requests of a workload. Queries that occur only once have ids after those of `queries`."""
-    borders = [*workload.phases, workload.rounds]
-    keys = np.concatenate(
-        [rng.choice(workload.queries, borders[k + 1] - borders[k], p=p) for k, p in enumerate(queries.probabilities)]
-    )
-    is_one_hit = rng.random(workload.rounds) < workload.one_hits
-    one_hit_count = int(is_one_hit.sum())
-    keys[is_one_hit] = workload.queries + np.arange(one_hit_count)
-    sizes, means = queries.sizes, queries.costs
-    if one_hit_count:
-        more, _ = _mean_costs(workload.costs, one_hit_count, rng)
-        sizes = np.concatenate([sizes, _sizes(workload.sizes, one_hit_count, rng, more)])
-        means = np.concatenate([means, more])
-    costs = truncated_normal(means[keys], workload.noise, rng)
-    return Trace(keys, sizes[keys], costs, workload.queries + one_hit_count)
+def draw_requests(workload: Workload, queries: Queries, rng: np.random.Generator, size: int) -> Iterator[Trace]:
+    """Draw the requests of a workload, at most `size` at a time. Queries that occur only once have ids after those of
+    `queries`.
+    """
+    phases = [Inverse.of(p) for p in queries.probabilities]
+    borders = np.array([*workload.phases, workload.rounds])
+    ids = workload.queries
+    for start in range(0, workload.rounds, size):
+        count = min(size, workload.rounds - start)
+        draws, ends = rng.random(count), np.clip(borders - start, 0, count)
+        keys = np.concatenate([phase.keys(draws[ends[k] : ends[k + 1]]) for k, phase in enumerate(phases)])
+        sizes, means = queries.sizes[keys], queries.costs[keys]
+        one_hits = np.flatnonzero(rng.random(count) < workload.one_hits)
+        if len(one_hits):
+            keys[one_hits] = ids + np.arange(len(one_hits))
+            means[one_hits], _ = _mean_costs(workload.costs, len(one_hits), rng)
+            sizes[one_hits] = _sizes(workload.sizes, len(one_hits), rng, means[one_hits])
+            ids += len(one_hits)
+        yield Trace(keys, sizes, truncated_normal(means, workload.noise, rng), ids)
+
+
+@dataclass(frozen=True, eq=False)
+class Inverse:
+    """The inverse of a distribution function F, with a guide table: the first key to try for each part of [0, 1).
+
+    Equal to `np.searchsorted(F, draws, side="right")`. Binary search in the F of 10^6 keys takes many times as long.
+    """
+
+    distribution: Floats
+    guide: Ints
+
+    @classmethod
+    def of(cls, probabilities: Floats) -> Self:
+        distribution = probabilities.cumsum()
+        distribution /= distribution[-1]
+        parts = 1 << len(distribution).bit_length()  # a power of two: u · parts is exact
+        return cls(distribution, np.searchsorted(distribution, np.arange(parts) / parts, side="right"))
+
+    def keys(self, draws: Floats) -> Ints:
+        keys = np.empty(len(draws), np.int64)
+        invert(self.distribution, self.guide, draws, keys)
+        return keys
+
+
+@kernel
+def invert(distribution: Floats, guide: Ints, draws: Floats, keys: Ints) -> None:
+    """Fill `keys` with the number of values of `distribution` that are at most the draw."""
+    for k in range(len(draws)):
+        i = guide[int(draws[k] * len(guide))]
+        while distribution[i] <= draws[k]:
+            i += 1
+        keys[k] = i
 
 
 def truncated_normal(means: Floats, sd: float, rng: np.random.Generator) -> Floats:
