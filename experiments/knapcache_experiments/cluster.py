@@ -30,7 +30,7 @@ from knapcache.lab.executors import Jobs, sweep
 from knapcache.lab.figures import new_figure
 from knapcache.lab.grid import require_usable
 from knapcache.lab.synthetic import Workload
-from knapcache.lab.trace import Trace
+from knapcache.lab.trace import Trace, trace_stats
 from knapcache.lab.traces import read_trace
 from knapcache.policy import registry
 from knapcache_experiments.cluster_designs import ClusterCell, miss_cost
@@ -123,7 +123,7 @@ def run(settings: ClusterSettings, jobs: Jobs) -> ExperimentResult:
     new_figure()  # raises MissingExtra before the long work
     traces = {name: open_trace(name, settings.seed) for name in settings.traces}
     for trace in traces.values():
-        require_usable(trace)
+        require_usable(trace_stats(trace))
     bare = {name: Trace(trace.keys, trace.sizes, trace.costs, trace.ids) for name, trace in traces.items()}
     todo = list(cells(settings, bare))
     costs = dict(zip(todo, sweep(miss_cost, todo, shared=(bare,), jobs=jobs, title=EXPERIMENT.name), strict=True))

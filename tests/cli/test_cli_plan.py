@@ -78,7 +78,7 @@ def test_a_tiny_log_without_times(tmp_path: Path, capsys: Captured) -> None:
         ("--capacity 1GB..1%", "must be increasing"),
         ("--capacity 0..5", "must be at least 1"),
         ("--sample few", "sample must be auto, off or a number of requests"),
-        ("--sample 1", "leaves a slice without any"),
+        ("--sample 1", "the sample has a slice without requests"),
         ("--jobs 0", "jobs must be at least 1, not 0"),
         ("--seed -1", "seed must not be negative"),
         ("--key prompt", "has no column 'prompt'"),

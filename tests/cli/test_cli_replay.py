@@ -18,7 +18,7 @@ from tests.support.commands import COMMAND, error_of, write_log
 
 Captured = pytest.CaptureFixture[str]
 FIELDS = ["policy", "capacity", "requests", "hits", "miss_cost", "total_cost", "cost_ratio", "peak_size"]
-FIELDS += ["oracle_calls", "seconds"]
+FIELDS += ["oracle_calls", "seconds", "hits_error", "cost_ratio_error", "rate"]
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +97,37 @@ def test_costs_from_prices(tmp_path: Path, capsys: Captured) -> None:
     assert (row["hits"], row["miss_cost"]) == (1, pytest.approx(0.0035))
 
 
+def test_a_sample_of_a_synthetic_trace(capsys: Captured) -> None:
+    name = "synthetic:queries=3000,rounds=50000,sizes=lognormal:900"
+    common = ["replay", name, "--policy", "lru,pfoo", "--capacity", "20%", "--jobs", "1"]
+    assert main([*common, "--json", "-"]) == 0
+    exact = rows(capsys.readouterr().out)
+    assert [(row["rate"], row["cost_ratio_error"], row["hits_error"]) for row in exact] == [(1.0, None, None)] * 2
+    for _ in range(2):
+        assert main([*common, "--sample", "20000", "--json", "-"]) == 0
+        found = rows(capsys.readouterr().out)
+        for row, truth in zip(found, exact, strict=True):
+            assert row["requests"] == 50_000
+            assert row["total_cost"] == pytest.approx(truth["total_cost"])
+            assert row["rate"] == pytest.approx(0.4, rel=0.2)
+            assert abs(row["cost_ratio"] - truth["cost_ratio"]) < 4 * row["cost_ratio_error"] < 0.2
+        assert [row["hits_error"] is None for row in found] == [False, True], "a bound has no hits"
+    assert main([*common, "--sample", "20000"]) == 0
+    printed = capsys.readouterr().out
+    assert "50,000 requests for about 2,989 keys without times" in printed
+    assert "requests in 4 slices, one key in 2." in printed
+    assert f"{found[0]['cost_ratio']:.4f}" in printed
+    assert f"{found[0]['cost_ratio_error']:.4f}" in printed
+
+
+def test_a_synthetic_trace_has_no_fields(capsys: Captured) -> None:
+    common = ["replay", "synthetic:rounds=10", "--policy", "lru", "--capacity", "5"]
+    for more in (["--key", "prompt"], ["--format", "csv"]):
+        assert "is generated: other files and options" in error_of(*common, *more, capsys=capsys)
+    assert "is generated" in error_of(*common[:2], *common[1:], capsys=capsys)
+    assert "'speed=1' of" in error_of("replay", "synthetic:speed=1", *common[2:], capsys=capsys)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -111,6 +142,7 @@ def test_costs_from_prices(tmp_path: Path, capsys: Captured) -> None:
         ("--capacity 5", "--policy"),
         ("--policy lru --capacity 5 --jobs 0", "jobs must be at least 1, not 0"),
         ("--policy lru --capacity 5 --seed -1", "seed must not be negative"),
+        ("--policy lru --capacity 5 --sample few", "sample must be auto, off or a number of requests"),
         ("--policy lru --capacity 5 --format xml", "'xml'"),
         ("--policy lru --capacity 5 --on-error ignore", "'ignore'"),
         ("--policy lru --capacity 5 --key prompt", "has no column 'prompt'"),

@@ -30,6 +30,9 @@ FIELDS = [
     "peak_size",
     "oracle_calls",
     "seconds",
+    "hits_error",
+    "cost_ratio_error",
+    "rate",
 ]
 
 
@@ -125,7 +128,7 @@ def test_the_seed_reaches_policies_that_have_one(monkeypatch: pytest.MonkeyPatch
         (["lru"], [5], {"jobs": 0}, "jobs must be at least 1, not 0"),
     ],
 )
-def test_bad_arguments(policies: list[str], capacities: list[Any], more: dict[str, int], message: str) -> None:
+def test_bad_arguments(policies: list[str], capacities: list[Any], more: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         replay_grid(TRACE, policies, capacities, **more)
 

@@ -8,10 +8,11 @@ import pytest
 from knapcache import oracle
 from knapcache.errors import InvalidInput
 from knapcache.lab.grid import replay_grid
-from knapcache.lab.plan import CapacityPlan, knee, make_plan, oracle_prices, prices, trace_stats
+from knapcache.lab.plan import CapacityPlan, knee, make_plan, oracle_prices, prices
+from knapcache.lab.sampling import take_sample
 from knapcache.lab.summary import cost, recommendation, table
 from knapcache.lab.synthetic import Workload
-from knapcache.lab.trace import Trace
+from knapcache.lab.trace import Trace, trace_stats
 
 # Keys 0, 1, 0, 1, 2, 0: of sizes 10, 30, 60 and costs 4, 6, 5.
 KEYS = np.array([0, 1, 0, 1, 2, 0])
@@ -116,12 +117,12 @@ def test_a_log_of_days_is_projected_with_a_range() -> None:
 
 
 def by_sample(trace: Trace, seed: int) -> CapacityPlan:
-    return make_plan(trace, ["lru", "gdsf-cost"], "1%..60%:4", sample=50_000, seed=seed, jobs=1)
+    return make_plan(take_sample([trace], 50_000, seed=seed), ["lru", "gdsf-cost"], "1%..60%:4", jobs=1)
 
 
 def test_a_sample_estimates_the_full_replay(zipf: Trace) -> None:
     """Estimates are within a few points of the full replay, and few are off by more than two standard errors."""
-    whole = make_plan(zipf, ["lru", "gdsf-cost"], "1%..60%:4", sample=None, jobs=1)
+    whole = make_plan(zipf, ["lru", "gdsf-cost"], "1%..60%:4", jobs=1)
     rows = replay_grid(zipf, ["gdsf-cost"], list(whole.capacities), jobs=1)
     assert [cost(whole, "gdsf-cost", k)[0] for k in range(4)] == pytest.approx([row["cost_ratio"] for row in rows])
     off, beyond = [], 0
@@ -171,4 +172,4 @@ def test_bad_arguments() -> None:
         make_plan(small(), ["lrru"])
     _, trace = Workload(queries=400, rounds=4000).draw(np.random.default_rng(1))
     with pytest.raises(InvalidInput, match="a capacity of 1 is less than one unit in a sample"):
-        make_plan(trace, ["lru"], "1", sample=2000)
+        make_plan(take_sample([trace], 2000), ["lru"], "1")

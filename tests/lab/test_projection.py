@@ -56,6 +56,8 @@ def test_blocks_are_whole_and_share_the_saving_by_weight() -> None:
     assert blocks == pytest.approx([3.0] * 5)
     assert block_savings(hours[::-1], 15.0, weights[::-1]) == pytest.approx(blocks), "in any order"
     assert block_savings(hours[:10], 1.0, weights[:10]) == []
+    part = hours[1:-1], 15.0, weights[1:-1]
+    assert (len(block_savings(*part)), len(block_savings(*part, 30 * 3600.0))) == (4, 5), "the span of the whole log"
     assert block_savings(np.zeros(0), 1.0, np.zeros(0)) == []
     assert block_savings(hours, 15.0, np.zeros(len(hours))) == []
 

@@ -10,13 +10,14 @@ import pytest
 
 from knapcache.lab import report, summary
 from knapcache.lab.plan import CapacityPlan, make_plan
+from knapcache.lab.sampling import take_sample
 from knapcache.lab.synthetic import Workload
 
 
 @pytest.fixture(scope="module")
 def plan() -> CapacityPlan:
     _, trace = Workload(queries=2000, rounds=20_000).draw(np.random.default_rng(2))
-    return make_plan(trace, ["lru", "gdsf-cost"], "2%..100%:4", sample=10_000, jobs=1)
+    return make_plan(take_sample([trace], 10_000), ["lru", "gdsf-cost"], "2%..100%:4", jobs=1)
 
 
 class Page(HTMLParser):
@@ -69,7 +70,7 @@ def test_the_json_contains_all_numbers(plan: CapacityPlan) -> None:
     ]
     assert (record["unit"], record["seconds"], record["span"]) == ("", None, "an unknown time")
     assert record["projection"]["per_day"] is None
-    assert record["sampled"] == plan.sampled
+    assert (record["sampled"], record["rate"]) == (plan.sampled, plan.rate)
     assert record["knees"] == {curve.policy: curve.knee for curve in plan.curves}
     row = record["rows"][1]
     whole = record["total_cost"]

@@ -15,7 +15,7 @@ HELP = "recommend a cache capacity from a log"
 DESCRIPTION = """Replay a log with several policies over a range of capacities. Report what each capacity would have
 saved on this log, what one more MB would have saved, and the smallest capacity that reaches 90 % of the largest
 possible saving. A log of at least a day is also projected: the saving per day, with its range. Long logs are sampled
-by key.
+by key while they are read, in a memory that does not grow with the log.
 
 With --output, also write an interactive report that works offline (plan.html), plan.png and plan.json."""
 EXAMPLES = r"""examples:
@@ -31,7 +31,6 @@ EXAMPLES = r"""examples:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     from knapcache.lab.plan import POLICIES, RANGE
-    from knapcache.lab.sampling import DEFAULT_REQUESTS
 
     parser.description, parser.epilog = DESCRIPTION, EXAMPLES + trace_options.format_list()
     option = parser.add_argument
@@ -49,13 +48,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     options.add_output(parser, "directory for plan.html, plan.png and plan.json", metavar="DIR")
     options.add_json_file(parser, "numbers")
-    option(
-        "--sample",
-        metavar="N",
-        default="auto",
-        help=f"number of requests to replay, sampled by key; auto: about {DEFAULT_REQUESTS:,}; off: all "
-        "(default: auto)",
-    )
+    trace_options.add_sample(parser, default="auto")
     option("--progress", action="store_true", help="write the progress to stderr as JSON lines, for other programs")
     trace_options.add_options(parser)
     parser.set_defaults(execute=execute)
@@ -80,9 +73,9 @@ def execute(args: argparse.Namespace) -> None:
     folder = OutputDirectory(args.output) if args.output is not None else None
     out = OutputFile(Path(args.json)) if args.json not in (None, "-") else None
     with options.open_executor(args) as jobs:
-        trace = trace_options.read(args, rules, args.trace)
+        source = trace_options.read(args, rules, sample)
         on_progress = progress_lines(len(policies)) if args.progress else None
-        plan = make_plan(trace, policies, capacities, sample=sample, seed=args.seed, jobs=jobs, on_progress=on_progress)
+        plan = make_plan(source, policies, capacities, seed=args.seed, jobs=jobs, on_progress=on_progress)
     name = trace_options.trace_name(args.trace)
     paths = folder.write(report.files(plan, name)) if folder else []
     text = summary.to_json(plan, name)

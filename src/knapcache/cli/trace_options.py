@@ -15,7 +15,7 @@ from knapcache.cli.output import progress_bar
 from knapcache.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from knapcache.lab.trace import Trace
+    from knapcache.lab.sampling import Sample
     from knapcache.lab.traces import BrokenLine, ColumnRules, Prices
 
 CAPACITY_HELP = """in the trace's size unit, with an optional unit in any case (kB, MB, GB, KiB, …), or in %% of the
@@ -40,10 +40,23 @@ def add_trace(parser: argparse.ArgumentParser, metavar: str) -> None:
         metavar=metavar,
         type=Path,
         nargs="+",
-        help="trace file, plain or compressed with gzip or zstd; several files or a directory are read as one trace",
+        help="trace file, plain or compressed with gzip or zstd; several files or a directory are read as one trace; "
+        "synthetic:NAME=VALUE,… generates requests, such as synthetic:queries=1e6,rounds=1e9,arrivals=zipf:0.9",
     )
     options.add_executor(parser)
     option("--seed", type=int, metavar="N", default=0, help="random seed of policies and samples (default: 0)")
+
+
+def add_sample(parser: argparse.ArgumentParser, default: str) -> None:
+    from knapcache.lab.sampling import DEFAULT_REQUESTS
+
+    parser.add_argument(
+        "--sample",
+        metavar="N",
+        default=default,
+        help=f"number of requests to replay, sampled by key; auto: about {DEFAULT_REQUESTS:,}; off: all "
+        f"(default: {default})",
+    )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -108,12 +121,20 @@ def trace_name(paths: Sequence[Path]) -> str:
     return (first.name or str(first)) + (f" and {more} more" if more else "")
 
 
-def read(args: argparse.Namespace, rules: ColumnRules, paths: Sequence[Path]) -> Trace:
-    """Read files as one trace with a progress bar on a terminal, and report skipped lines on stderr."""
+def read(args: argparse.Namespace, rules: ColumnRules, amount: int | None) -> Sample:
+    """Read files as one trace with a progress bar on a terminal, and report skipped lines on stderr.
+
+    amount   requests of the sample, as `parse_sample` returns it
+    """
     from rich.progress import DownloadColumn
 
+    from knapcache.lab.sampling import Sample, Sampler
+    from knapcache.lab.synthetic import PREFIX
     from knapcache.lab.traces import read_trace
 
+    paths: list[Path] = args.trace
+    if str(paths[0]).startswith(PREFIX):
+        return generate(args, rules, amount)
     first_broken: BrokenLine | None = None
     count = 0
     notices: Counter[str] = Counter()
@@ -123,6 +144,7 @@ def read(args: argparse.Namespace, rules: ColumnRules, paths: Sequence[Path]) ->
         count += 1
         first_broken = first_broken or line
 
+    sampler = None if amount is None else Sampler(amount, seed=args.seed)
     with progress_bar(DownloadColumn()) as bar:
         task = bar.add_task(f"reading {trace_name(paths)}", total=None)
         trace = read_trace(
@@ -132,6 +154,7 @@ def read(args: argparse.Namespace, rules: ColumnRules, paths: Sequence[Path]) ->
             on_broken=skip if args.on_error == "skip" else None,
             on_notice=lambda text: notices.update([text]),
             progress=lambda done, total: bar.update(task, completed=done, total=total),
+            sampler=sampler,
         )
     if first_broken is not None:
         name = paths[0] if len(paths) == 1 else trace_name(paths)
@@ -139,7 +162,24 @@ def read(args: argparse.Namespace, rules: ColumnRules, paths: Sequence[Path]) ->
         example = f"{first_broken.place}: {first_broken.reason}"
         print(f"knapcache: skipped {count} broken {lines} of {name}, the first: {example}", file=sys.stderr)
     print_notices(notices)
-    return trace
+    return Sample.of(trace) if sampler is None else sampler.sample(trace)
+
+
+def generate(args: argparse.Namespace, rules: ColumnRules, amount: int | None) -> Sample:
+    """Draw the requests of a synthetic workload, and sample them as they are drawn."""
+    import numpy as np
+    from rich.progress import MofNCompleteColumn
+
+    from knapcache.lab.sampling import take_sample
+    from knapcache.lab.synthetic import CHUNK, Workload
+
+    if len(args.trace) > 1 or rules.options or args.format is not None:
+        raise InvalidInput(f"{args.trace[0]} is generated: other files and options for fields do not apply")
+    workload = Workload.parse(str(args.trace[0]))
+    chunks = workload.chunks(np.random.default_rng(args.seed))
+    with progress_bar(MofNCompleteColumn()) as bar:
+        tracked = bar.track(chunks, total=math.ceil(workload.rounds / CHUNK), description="generating")
+        return take_sample(tracked, amount, seed=args.seed)
 
 
 def print_notices(notices: Counter[str]) -> None:

@@ -1,4 +1,4 @@
-"""Replays of a trace for every combination of policy and capacity: one row each.
+"""Replays of a trace, or of a sample, for every combination of policy and capacity: one row each.
 
 Cells run in local processes or on a cluster. The trace is sent once to each process, not with every cell
 (executors.py).
@@ -20,7 +20,8 @@ from knapcache.errors import InvalidInput
 from knapcache.lab.capacity import Capacity
 from knapcache.lab.executors import Jobs, executor, sweep
 from knapcache.lab.replay import replay
-from knapcache.lab.trace import Trace
+from knapcache.lab.sampling import Sample
+from knapcache.lab.trace import Trace, TraceStats, trace_stats
 from knapcache.policy import registry
 
 
@@ -36,23 +37,75 @@ class GridCell:
 
 
 def replay_grid(
-    trace: Trace,
+    source: Trace | Sample,
     policies: Sequence[str],
     capacities: Sequence[Capacity | str | int],
     *,
     seed: int = 0,
     jobs: Jobs = None,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> list[dict[str, Any]]:
-    """Return one row for each capacity and policy, in that order.
+    """Return one row for each capacity and policy, in that order. Rows of a sample are estimates for the whole log.
 
     Capacities are numbers in units of the trace, or texts such as `4GB`, or `10%` of the working set. Equal seeds give
-    equal rows, except for `seconds`.
+    equal rows, except for `seconds`. `on_progress` is called after each replay with finished replays and all.
     """
     parsed = check_arguments(policies, capacities, seed, jobs)
-    working_set = trace.working_set
-    units = [capacity.units(working_set) for capacity in parsed]
-    require_usable(trace)
-    return replay_cells([trace], [GridCell(policy, unit, seed) for unit in units for policy in policies], jobs=jobs)
+    sample = source if isinstance(source, Sample) else Sample.of(source)
+    units = [capacity.units(sample.stats.working_set) for capacity in parsed]
+    require_usable(sample.stats)
+    count = len(sample.slices)
+    pairs = [(policy, unit) for unit in units for policy in policies]
+    cells = [GridCell(policy, sample.scaled_capacity(unit), seed, k) for policy, unit in pairs for k in range(count)]
+    rows = replay_cells(sample.slices, cells, jobs=jobs, on_progress=on_progress)
+    parts = [trace_stats(piece) for piece in sample.slices]
+    return [
+        estimate(sample, unit, rows[k * count : (k + 1) * count], parts) | {"rate": sample.rate}
+        for k, (_, unit) in enumerate(pairs)
+    ]
+
+
+def estimate(
+    sample: Sample, capacity: int, rows: Sequence[dict[str, Any]], parts: Sequence[TraceStats]
+) -> dict[str, Any]:
+    """Return the row of the whole log from those of its slices, with standard errors.
+
+    First requests always miss, and their number and cost are known for the whole log. A slice holds a share R of the
+    keys. Its other misses, divided by R, estimate the other misses of the whole log.
+    Rejected: the ratios of the slices. One popular key in a slice moves them a lot, although that key is nearly always
+    a hit and says nothing about misses (SHARDS-adj corrects the same error).
+    """
+    if sample.whole:
+        return rows[0] | {"hits_error": None, "cost_ratio_error": None}
+    stats = sample.stats
+
+    def scaled(values: Sequence[float]) -> tuple[float, float]:
+        each = np.maximum(values, 0.0) / sample.slice_rate
+        return float(each.mean()), float(each.std(ddof=1) / math.sqrt(len(each)))
+
+    hits, hits_error = None, None
+    if rows[0]["hits"] is not None:
+        again = [row["requests"] - row["hits"] - part.keys for row, part in zip(rows, parts, strict=True)]
+        misses, hits_error = scaled(again)
+        hits = max(0, round(stats.requests - stats.keys - misses))
+    again = [row["miss_cost"] - (part.total_cost - part.largest_saving) for row, part in zip(rows, parts, strict=True)]
+    cost, error = scaled(again)
+    miss_cost = min(stats.total_cost - stats.largest_saving + cost, stats.total_cost)
+    total = stats.total_cost
+    peaks = [row["peak_size"] for row in rows]
+    return rows[0] | {
+        "capacity": capacity,
+        "requests": stats.requests,
+        "hits": hits,
+        "miss_cost": miss_cost,
+        "total_cost": total,
+        "cost_ratio": miss_cost / total if total else None,
+        "peak_size": None if peaks[0] is None else round(sum(peaks) / sample.rate),
+        "oracle_calls": None if peaks[0] is None else sum(row["oracle_calls"] for row in rows),
+        "seconds": sum(row["seconds"] for row in rows),
+        "hits_error": hits_error,
+        "cost_ratio_error": error / total if total else None,
+    }
 
 
 def replay_cells(
@@ -88,13 +141,11 @@ def even_order(cells: Sequence[GridCell]) -> list[int]:
     return [k for one in rounds for k in one if k is not None]
 
 
-def require_usable(trace: Trace) -> None:
+def require_usable(stats: TraceStats) -> None:
     """Raise InvalidInput for a trace without requests, or whose total cost overflows."""
-    if not len(trace):
+    if not stats.requests:
         raise InvalidInput("the trace has no requests")
-    with np.errstate(over="ignore"):
-        total = trace.total_cost
-    if not math.isfinite(total):
+    if not math.isfinite(stats.total_cost):
         raise InvalidInput("the costs of the trace sum to more than a float can hold: use a larger unit of cost")
 
 

@@ -15,38 +15,24 @@ Savings are those of the log itself. A projection to other days exists only for 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from knapcache.lab.capacity import CapacityRange
 from knapcache.lab.executors import Jobs
-from knapcache.lab.grid import GridCell, check_arguments, replay_cells, require_usable
+from knapcache.lab.grid import check_arguments, replay_grid, require_usable
 from knapcache.lab.projection import Projection, block_savings, projection
-from knapcache.lab.sampling import AUTO, Sample, take_sample
-from knapcache.lab.trace import Floats, Ints, Trace
+from knapcache.lab.sampling import Sample
+from knapcache.lab.trace import Trace, TraceStats, firsts
 from knapcache.policy import registry
 
 POLICIES = ("adaptive", "gdsf-cost", "lru", "static")
 RANGE = "0.5%..100%"
 KNEE_SHARE = 0.9
 """Share of the largest saving that defines the knee."""
-
-
-@dataclass(frozen=True)
-class TraceStats:
-    """Totals of the whole log, independent of any sampling."""
-
-    requests: int
-    keys: int
-    working_set: int
-    total_cost: float
-    largest_saving: float
-    seconds: float | None
-    """Time from the first request to the last; None if the log has no times."""
-    unit: str
-    """The unit of costs, as in `Trace.unit`."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +65,12 @@ class CapacityPlan:
     sampled: int | None
     """Requests replayed for each policy and capacity; None if all were."""
     slices: int
+    rate: float
+    """Share of all keys that were replayed."""
     capacities: tuple[int, ...]
     curves: tuple[SavingsCurve, ...]
     oracle_prices: tuple[float, ...]
-    """The Oracle's price of one unit at each capacity, for the best fixed set of the whole log."""
+    """The Oracle's price of one unit at each capacity, for the best fixed set of the replayed requests."""
     recommendation: Recommendation | None
     """None if nothing can be saved, or no online policy was compared."""
     projection: Projection | None
@@ -93,108 +81,63 @@ class CapacityPlan:
 
 
 def make_plan(
-    trace: Trace,
+    source: Trace | Sample,
     policies: Sequence[str] = POLICIES,
     capacities: CapacityRange | str = RANGE,
     *,
-    sample: int | None = AUTO,
     seed: int = 0,
     jobs: Jobs = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> CapacityPlan:
-    """Replay a trace, or a sample of it, with every policy at every capacity. Equal seeds give equal plans.
+    """Replay a trace or a sample with every policy at every capacity. Equal seeds give equal plans.
 
     `on_progress` is called after each replay with the number of finished replays and of all.
     """
     requested = CapacityRange.parse(capacities) if isinstance(capacities, str) else capacities
     check_arguments(policies, requested.capacities, seed, jobs)
-    require_usable(trace)
-    stats = trace_stats(trace)
+    sample = source if isinstance(source, Sample) else Sample.of(source)
+    stats = sample.stats
+    require_usable(stats)
     units = requested.units(stats.working_set)
-    taken = take_sample(trace, sample, seed=seed)
-    cells = [
-        GridCell(policy, taken.scaled_capacity(capacity), seed, k)
-        for policy in policies
-        for capacity in units
-        for k in range(len(taken.slices))
-    ]
-    rows = replay_cells(taken.slices, cells, jobs=jobs, on_progress=on_progress)
-    paid = np.array([row["miss_cost"] for row in rows]).reshape(len(policies), len(units), -1)
-    curves = tuple(
-        savings_curve(name, stats, units, *savings(stats, taken, paid[k])) for k, name in enumerate(policies)
-    )
+    rows = replay_grid(sample, policies, units, seed=seed, jobs=jobs, on_progress=on_progress)
+    curves = tuple(savings_curve(sample, units, rows[k :: len(policies)]) for k in range(len(policies)))
     recommendation = recommend(stats, units, curves)
     return CapacityPlan(
         stats=stats,
-        sampled=None if taken.whole else sum(map(len, taken.slices)),
-        slices=len(taken.slices),
+        sampled=None if sample.whole else len(sample.trace),
+        slices=len(sample.slices),
+        rate=sample.rate,
         capacities=tuple(units),
         curves=curves,
-        oracle_prices=tuple(oracle_prices(trace, units)),
+        oracle_prices=tuple(oracle_prices(sample.trace, [max(1, int(unit * sample.rate)) for unit in units])),
         recommendation=recommendation,
-        projection=project(trace, stats, recommendation.saved) if recommendation else None,
-    )
-
-
-def trace_stats(trace: Trace) -> TraceStats:
-    seconds = None
-    if trace.times is not None and len(trace):
-        span = float(trace.times.max() - trace.times.min())
-        seconds = span if span < np.inf else None
-    total = trace.total_cost
-    return TraceStats(
-        requests=len(trace),
-        keys=len(np.unique(trace.keys)),
-        working_set=trace.working_set,
-        total_cost=total,
-        largest_saving=max(0.0, total - float(trace.costs[firsts(trace)].sum())),  # rounding could make it negative
-        seconds=seconds,
-        unit=trace.unit,
+        projection=project(sample.trace, stats, recommendation.saved) if recommendation else None,
     )
 
 
 def project(trace: Trace, stats: TraceStats, saved: float) -> Projection:
-    """Return what a saving over the whole log projects to. Repeats are what a cache saves."""
+    """Return what a saving over the whole log projects to. Repeats are what a cache saves.
+
+    trace   the replayed requests, which show how the saving is distributed over time
+    """
     if trace.times is None or stats.seconds is None:
         return projection(None, saved)
     weights = trace.costs.copy()
     weights[firsts(trace)] = 0.0
-    return projection(stats.seconds, saved, block_savings(trace.times, saved, weights))
+    return projection(stats.seconds, saved, block_savings(trace.times, saved, weights, stats.seconds))
 
 
-def firsts(trace: Trace) -> Ints:
-    """Return the positions of the first request for each key. No cache can answer these."""
-    return np.unique(trace.keys, return_index=True)[1]
-
-
-def savings(stats: TraceStats, sample: Sample, paid: Floats) -> tuple[Floats, Floats | None]:
-    """Return savings over the whole log and their standard errors.
-
-    `paid` holds miss costs: one row per capacity, one column per slice. First requests always miss, and their cost is
-    known for the whole log. A slice holds a share R of the keys. What it paid for its other misses, divided by R,
-    estimates what the whole log pays for them. The saving is the largest saving minus that estimate.
-    Rejected: the cost ratio of the slices. One popular key in a slice moves it a lot, although that key is nearly
-    always a hit and says nothing about misses (SHARDS-adj corrects the same error).
-    """
-    if sample.whole:
-        return np.clip(stats.total_cost - paid[:, 0], 0.0, stats.largest_saving), None
-    first = np.array([piece.costs[firsts(piece)].sum() for piece in sample.slices])
-    avoidable = np.maximum(paid - first, 0.0) / sample.rate
-    errors = avoidable.std(axis=1, ddof=1) / np.sqrt(avoidable.shape[1])
-    return np.clip(stats.largest_saving - avoidable.mean(axis=1), 0.0, stats.largest_saving), errors
-
-
-def savings_curve(
-    policy: str, stats: TraceStats, capacities: Sequence[int], saved: Floats, errors: Floats | None
-) -> SavingsCurve:
-    """Derive prices and the knee from savings."""
-    found = saved.tolist()
+def savings_curve(sample: Sample, capacities: Sequence[int], rows: Sequence[Mapping[str, Any]]) -> SavingsCurve:
+    """Derive savings, prices and the knee from the rows of a policy."""
+    stats = sample.stats
+    saved = [min(max(0.0, stats.total_cost - row["miss_cost"]), stats.largest_saving) for row in rows]
+    errors = tuple((row["cost_ratio_error"] or 0.0) * stats.total_cost for row in rows)
     return SavingsCurve(
-        policy=policy,
-        saved=tuple(found),
-        errors=None if errors is None else tuple(errors.tolist()),
-        prices=tuple(prices(capacities, found, stats.working_set)),
-        knee=knee(capacities, found, stats.largest_saving),
+        policy=rows[0]["policy"],
+        saved=tuple(saved),
+        errors=None if sample.whole else errors,
+        prices=tuple(prices(capacities, saved, stats.working_set)),
+        knee=knee(capacities, saved, stats.largest_saving),
     )
 
 

@@ -74,21 +74,23 @@ def block_length(seconds: float | None) -> float | None:
     return DAY if seconds >= MIN_BLOCKS * DAY else DAY / MIN_BLOCKS
 
 
-def block_savings(times: Floats, saved: float, weights: Floats) -> list[float]:
+def block_savings(times: Floats, saved: float, weights: Floats, seconds: float | None = None) -> list[float]:
     """Return the saving in each whole block of a log, for `projection`.
 
     times     arrival of each request, in any order
     saved     the saving over the whole log
     weights   share of each request in it, in any unit: the cost of a hit and 0 for a miss. Where only the sum of the
               saving is known, the cost of each request but the first for its key
+    seconds   the span of the log, of which these requests are a sample. Default: their own span
     """
     if not len(times):
         return []
     since = times - times.min()
-    length, total = block_length(float(since.max())), float(weights.sum())
+    seconds = float(since.max()) if seconds is None else seconds
+    length, total = block_length(seconds), float(weights.sum())
     if length is None or not total > 0.0:
         return []
-    count = int(since.max() // length)
+    count = int(seconds // length)
     block = np.minimum((since // length).astype(np.int64), count)
     sums = np.bincount(block, weights, minlength=count + 1)[:count]
     return [float(share) for share in sums / total * saved]

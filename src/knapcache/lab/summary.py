@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
-from knapcache.lab.plan import KNEE_SHARE, CapacityPlan, TraceStats, trace_stats
+from knapcache.lab.plan import KNEE_SHARE, CapacityPlan
 from knapcache.lab.projection import span_text
-from knapcache.lab.trace import USD, Trace
+from knapcache.lab.sampling import Sample
+from knapcache.lab.trace import USD, TraceStats
 from knapcache.units import SIZES, counted, dollars, format_size, number, percent
 
 COUNTED = frozenset({"seconds", "bytes", "misses"})
@@ -33,23 +34,31 @@ def price_unit(plan: CapacityPlan) -> tuple[int, str]:
     return next((unit for unit in SIZES[2:] if plan.stats.working_set >= unit[0]), SIZES[-1])
 
 
-def trace_facts(trace: Trace) -> str:
-    """Return what a trace consists of, in words."""
-    return stats_text(trace_stats(trace))
+def sample_facts(sample: Sample) -> str:
+    """Return what a log consists of and what is replayed, in words."""
+    replayed = None if sample.whole else len(sample.trace)
+    return stats_text(sample.stats, replayed, len(sample.slices), sample.rate)
 
 
-def stats_text(stats: TraceStats) -> str:
+def stats_text(stats: TraceStats, sampled: int | None, slices: int, rate: float) -> str:
     span = "without times" if stats.seconds is None else f"in {span_text(stats.seconds)}"
     requests, keys = counted(stats.requests, "request"), counted(stats.keys, "key")
     size = format_size(stats.working_set)
     cost = amount(stats.total_cost, stats.unit)
-    return f"{requests} for {keys} {span}, working set {size}. Without a cache they cost {cost}."
+    if sampled is None:
+        return f"{requests} for {keys} {span}, working set {size}. Without a cache they cost {cost}."
+    return (
+        f"{requests} for about {keys} {span}, working set about {size}. Without a cache they cost {cost}. "
+        f"Replayed a sample by key: {counted(sampled, 'request')} in {counted(slices, 'slice')}, one key in "
+        f"{number(1 / rate)}."
+    )
 
 
 def replay_table(rows: Sequence[Mapping[str, Any]], unit: str) -> list[dict[str, Any]]:
     """Return the rows of a replay for people: without what is the same in all rows, and with units."""
     suffix = "" if unit in ("", USD) else f"_{unit}"
     oracle = any(row["oracle_calls"] for row in rows)
+    sampled = any(row["rate"] < 1.0 for row in rows)
     return [
         {
             "capacity": format_size(row["capacity"]),
@@ -58,6 +67,7 @@ def replay_table(rows: Sequence[Mapping[str, Any]], unit: str) -> list[dict[str,
             "hit_ratio": None if row["hits"] is None else percent(row["hits"] / row["requests"]),
             f"miss_cost{suffix}": cell(row["miss_cost"], unit),
             "cost_ratio": None if row["cost_ratio"] is None else f"{row['cost_ratio']:.4f}",
+            **({"±": f"{row['cost_ratio_error'] or 0.0:.4f}"} if sampled else {}),
             "peak_size": None if row["peak_size"] is None else format_size(row["peak_size"]),
             **({"oracle_calls": row["oracle_calls"]} if oracle else {}),
             "run_time": f"{row['seconds']:,.3g} s" if row["seconds"] >= 1 else f"{1000 * row['seconds']:.3g} ms",
@@ -68,10 +78,7 @@ def replay_table(rows: Sequence[Mapping[str, Any]], unit: str) -> list[dict[str,
 
 def facts(plan: CapacityPlan) -> str:
     """Return what was replayed, in words."""
-    text = stats_text(plan.stats)
-    if plan.sampled is not None:
-        text += f" Replayed a sample by key: {counted(plan.sampled, 'request')} in {counted(plan.slices, 'slice')}."
-    return text
+    return stats_text(plan.stats, plan.sampled, plan.slices, plan.rate)
 
 
 def recommendation(plan: CapacityPlan) -> str:
@@ -193,6 +200,7 @@ def to_json(plan: CapacityPlan, log: str) -> str:
         "largest_saving": stats.largest_saving,
         "sampled": plan.sampled,
         "slices": plan.slices,
+        "rate": plan.rate,
         "rows": rows,
         "oracle_prices": dict(zip(map(str, plan.capacities), plan.oracle_prices, strict=True)),
         "knees": {curve.policy: curve.knee for curve in plan.curves},

@@ -72,6 +72,45 @@ class Trace:
         return sum(largest.tolist())  # Python integers do not overflow
 
 
+@dataclass(frozen=True)
+class TraceStats:
+    """Totals of a log. With sampling, the number of keys and what depends on it are estimates (sampling.py)."""
+
+    requests: int
+    keys: int
+    working_set: int
+    total_cost: float
+    largest_saving: float
+    seconds: float | None
+    """Time from the first request to the last; None if the log has no times."""
+    unit: str
+    """The unit of costs, as in `Trace.unit`."""
+
+
+def trace_stats(trace: Trace) -> TraceStats:
+    seconds = None
+    if trace.times is not None and len(trace):
+        span = float(trace.times.max() - trace.times.min())
+        seconds = span if span < np.inf else None
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = trace.total_cost
+        largest = max(0.0, total - float(trace.costs[firsts(trace)].sum()))  # rounding could make it negative
+    return TraceStats(
+        requests=len(trace),
+        keys=len(np.unique(trace.keys)),
+        working_set=trace.working_set,
+        total_cost=total,
+        largest_saving=largest,
+        seconds=seconds,
+        unit=trace.unit,
+    )
+
+
+def firsts(trace: Trace) -> Ints:
+    """Return the positions of the first request for each key. No cache can answer these."""
+    return np.unique(trace.keys, return_index=True)[1]
+
+
 def _within(what: str, array: Ints | Floats, minimum: float, maximum: float, allowed: str) -> None:
     # First min and max, which need no temporary array (NaN fails both); then element by element to find the bad one.
     if len(array) and not (array.min() >= minimum and array.max() <= maximum):

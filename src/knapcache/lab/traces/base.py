@@ -7,6 +7,7 @@ call, a model without a known price) is left out and counted.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from array import array
@@ -18,11 +19,14 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from knapcache.errors import InvalidInput
-from knapcache.lab.numbering import Numbering
+from knapcache.lab.numbering import Keys, Numbering
+from knapcache.lab.sampling import Sampler
 from knapcache.lab.trace import USD, Floats, Ints, Trace
 
 MAX_SIZE = 2**62 - 1
 """A policy can add this to the size of a full cache without overflow."""
+CHUNK = 1 << 16
+"""Requests that are collected before they are sampled."""
 
 Progress = Callable[[int, int], None]
 """Called with the bytes read so far and the size of the file."""
@@ -118,20 +122,27 @@ class LeftOutError(Exception):
 
 
 class TraceBuilder:
-    """Collects requests and builds a trace of them. Typed arrays: 24 or 32 bytes per request."""
+    """Collects requests and builds a trace of them. Typed arrays: 24 or 32 bytes per request.
+
+    With a sampler, requests are passed on to it in chunks, and the trace is its sample.
+    """
 
     def __init__(
         self,
         path: object,
         on_broken: Callable[[BrokenLine], None] | None,
         on_notice: Callable[[str], None] | None = None,
+        sampler: Sampler | None = None,
     ) -> None:
-        self.path = path
+        self.path, self.sampler = path, sampler
         self.on_broken, self.on_notice = on_broken, on_notice
         self.first_left_out = ""
         """The reason for the first line that was left out."""
         self.units: set[str] = set()
         """The units of costs, one for each file that tells it."""
+        self._clear()
+
+    def _clear(self) -> None:
         self.ids: dict[Hashable, int] = {}
         self.numbering = Numbering()
         self.keys, self.sizes, self.costs, self.times = array("q"), array("q"), array("d"), array("d")
@@ -167,6 +178,7 @@ class TraceBuilder:
         self.costs.append(cost)
         if time is not None:
             self.times.append(time)
+        self._pass_on(CHUNK)
 
     def extend(self, keys: Iterable[Hashable], sizes: Ints, costs: Floats, times: Floats | None) -> bool:
         """Add many requests; returns False, and adds nothing, if one is invalid. `add` then finds out which.
@@ -186,18 +198,41 @@ class TraceBuilder:
         self.costs.frombytes(np.ascontiguousarray(costs, np.float64).tobytes())
         if times is not None:
             self.times.frombytes(np.ascontiguousarray(times, np.float64).tobytes())
+        self._pass_on(CHUNK)
         return True
+
+    def _pass_on(self, minimum: int) -> None:
+        """Pass the collected requests on to the sampler, if there are as many."""
+        if self.sampler is None or len(self.keys) < minimum:
+            return
+        names = self.numbering.names if len(self.numbering) else digests(self.ids)
+        keys, sizes, costs, times = self._columns()
+        self._clear()
+        self.sampler.extend(names[keys], sizes, costs, times)
+
+    def _columns(self) -> tuple[Ints, Ints, Floats, Floats | None]:
+        # Requests of which only some have a time are a trace without times.
+        times = in_seconds(np.frombuffer(self.times)) if len(self.times) == len(self.keys) else None
+        return np.frombuffer(self.keys, np.int64), np.frombuffer(self.sizes, np.int64), np.frombuffer(self.costs), times
 
     def trace(self) -> Trace:
         """Return the trace; raises InvalidInput if there are no requests."""
-        if not self.keys:
+        self._pass_on(1)
+        if not (self.keys if self.sampler is None else self.sampler.requests):
             why = f" to replay (first line left out: {self.first_left_out})" if self.first_left_out else ""
             raise InvalidInput(f"{self.path} contains no requests{why}")
-        whole = (np.frombuffer(self.keys, np.int64), np.frombuffer(self.sizes, np.int64), np.frombuffer(self.costs))
-        # Requests of which only some have a time are a trace without times.
-        times = in_seconds(np.frombuffer(self.times)) if len(self.times) == len(self.keys) else None
+        unit = self.units.pop() if len(self.units) == 1 else ""
+        if self.sampler is not None:
+            return self.sampler.trace(unit)
         names = self.numbering.names.tolist() or list(self.ids)
-        return Trace(*whole, len(names), times, names, self.units.pop() if len(self.units) == 1 else "")
+        keys, sizes, costs, times = self._columns()
+        return Trace(keys, sizes, costs, len(names), times, names, unit)
+
+
+def digests(keys: Iterable[Hashable]) -> Keys:
+    """Return a 64-bit digest of each key, equal in every process."""
+    found = b"".join([hashlib.blake2b(repr(key).encode(), digest_size=8).digest() for key in keys])
+    return np.frombuffer(found, "<u8").astype(np.uint64)
 
 
 def in_seconds(times: Floats) -> Floats:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from knapcache.errors import InvalidInput
+from knapcache.lab.sampling import Sampler
 from knapcache.lab.trace import Trace
 from knapcache.lab.traces import (
     azure,
@@ -102,17 +103,20 @@ def read_trace(
     on_broken: Callable[[BrokenLine], None] | None = None,
     on_notice: Callable[[str], None] | None = None,
     progress: Progress | None = None,
+    sampler: Sampler | None = None,
 ) -> Trace:
     """Read a file, several files, or the files of a directory. Keys are numbered 0 … n − 1 by first appearance.
 
     A broken line raises InvalidInput with its place and the reason. With `on_broken`, it is passed to that function and
     skipped. A line that is no request for a replay, such as a failed call, raises InvalidInput, too. With
     `on_notice`, it is left out and the reason is passed to that function, in words that are equal for equal reasons.
+
+    With a `sampler`, the requests are passed to it while they are read, and the trace is its sample, without names.
     """
     if format is not None and format not in FORMATS:
         raise InvalidInput(f"unknown format {format!r}: allowed are {', '.join(FORMATS)}")
     paths = files(path)
-    builder = TraceBuilder(paths[0], on_broken, on_notice)
+    builder = TraceBuilder(paths[0], on_broken, on_notice, sampler)
     chosen = format or detect(paths[0], rules)
     if unused := sorted(rules.options - FORMATS[chosen].rules):
         allowed = ", ".join(f"--{rule}" for rule in sorted(FORMATS[chosen].rules))
