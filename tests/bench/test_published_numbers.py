@@ -22,6 +22,7 @@ import _semantic_questions  # noqa: E402
 import _worlds  # noqa: E402
 import client_faults  # noqa: E402
 import reliability  # noqa: E402
+import scale  # noqa: E402
 import semantic_judge  # noqa: E402
 import soak  # noqa: E402
 from _fault_clients import OwnClient  # noqa: E402
@@ -64,6 +65,12 @@ def test_the_page_on_reliability() -> None:
     assert committed == [(row.name, row.done, row.promised) for row in ROWS], "run make reliability"
     assert all(row["passed"] for row in record["rows"])
     assert reliability.markdown(ROOT / "bench/results/reliability.json") in page("docs/reference/reliability.md")
+
+
+def test_the_table_of_long_replays() -> None:
+    record = result("scale")
+    assert scale.markdown(record) in page("docs/guides/lab.md")
+    assert {row["requests"] for row in record["rows"]} == set(scale.SIZES)
 
 
 def test_the_pages_on_the_prefix_tier() -> None:
