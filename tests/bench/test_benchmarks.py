@@ -42,7 +42,7 @@ LONG_RUNS = [
     "proxy --quick --only knapcache",
     "reliability --scale 0.002",
     "replay --quick",
-    "scale --quick",
+    "sampling --quick",
     "soak --minutes 2",
     "vsocb --quick",
 ]

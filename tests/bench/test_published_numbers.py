@@ -22,7 +22,7 @@ import _semantic_questions  # noqa: E402
 import _worlds  # noqa: E402
 import client_faults  # noqa: E402
 import reliability  # noqa: E402
-import scale  # noqa: E402
+import sampling  # noqa: E402
 import semantic_judge  # noqa: E402
 import soak  # noqa: E402
 from _fault_clients import OwnClient  # noqa: E402
@@ -68,9 +68,9 @@ def test_the_page_on_reliability() -> None:
 
 
 def test_the_table_of_long_replays() -> None:
-    record = result("scale")
-    assert scale.markdown(record) in page("docs/guides/lab.md")
-    assert {row["requests"] for row in record["rows"]} == set(scale.SIZES)
+    record = result("sampling")
+    assert sampling.markdown(record) in page("docs/guides/lab.md")
+    assert {row["requests"] for row in record["rows"]} == set(sampling.SIZES)
 
 
 def test_the_pages_on_the_prefix_tier() -> None:

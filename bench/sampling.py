@@ -1,11 +1,11 @@
 """Benchmark of replays by sampling: 10^7, 10^8 and 10^9 synthetic requests, and the exact result of 10^7.
 
-    python bench/scale.py [--out DIR] [--quick]
-    python bench/scale.py --markdown bench/results/scale.json
+    python bench/sampling.py [--out DIR] [--quick]
+    python bench/sampling.py --markdown bench/results/sampling.json
 
 Each row is one run of `knapcache replay --sample` on one core. Its time and its peak memory include the generation of
 the requests: ten million queries by Zipf's law, with one request in 50 for a query that never returns. Prints a table;
-writes scale.json to DIR.
+writes sampling.json to DIR.
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ def run(args: argparse.Namespace) -> None:
         rows += replay(requests, str(SAMPLE))
         print(f"{requests:,} requests: done", file=sys.stderr)
     print_table(shown(rows), title="knapcache replay of synthetic requests")
-    write_result(args.out, "scale", {"workload": WORKLOAD, "rows": rows})
+    write_result(args.out, "sampling", {"workload": WORKLOAD, "rows": rows})
 
 
 def main() -> None:
-    parser = options_for(__doc__, "scale.json")
+    parser = options_for(__doc__, "sampling.json")
     parser.add_argument("--quick", action="store_true", help="10^6 requests only")
     run_or_show(parser, run, markdown)
 
