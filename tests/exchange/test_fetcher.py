@@ -293,15 +293,33 @@ async def test_errors_go_to_all_waiters_and_are_not_stored(cache: InternalCache,
     assert cache.stats()["admitted"] == 0
 
 
+class NoMarks:
+    """Marks no body, and notes what it is told about marked ones."""
+
+    upstream, fallback, refusable = "provider", None, True
+
+    def __init__(self) -> None:
+        self.statuses: list[int] = []
+
+    async def mark(self) -> None:
+        return None
+
+    def answered(self, status: int, *, marked: bool) -> None:
+        self.statuses.append(status)
+
+
+@pytest.mark.parametrize("marker", [None, NoMarks()])
 @pytest.mark.parametrize("body", [{}, {"stream": True, "stream_options": {"include_usage": True}}])
 async def test_a_refused_request_to_which_nothing_was_added_is_not_sent_again(
-    cache: InternalCache, body: dict[str, Any]
+    cache: InternalCache, body: dict[str, Any], marker: NoMarks | None
 ) -> None:
     provider = Provider(ScriptedResponse(400, JSON, b'{"error": {"message": "no"}}'))
-    fetched = await fetch(Fetcher(cache), provider, **body)
+    fetched = await Fetcher(cache).fetch(exchange(**body)._replace(marker=marker), "provider", provider.send)
+    assert fetched is not None
     await fetched.finish()
     assert fetched.status == 400
     assert len(provider.requests) == 1
+    assert marker is None or marker.statuses == []
 
 
 async def test_a_provider_without_stream_options_is_asked_once(cache: InternalCache) -> None:

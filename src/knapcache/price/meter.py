@@ -346,11 +346,11 @@ def count_tokens(endpoint: Endpoint, usage: Mapping[str, Any], provider: Provide
         raise ValueError("a number of tokens is not a whole number")
     if input_tokens(endpoint, usage) is None:
         raise ValueError("its input tokens are missing or contradict each other")
-    if provider and provider.id != owner and any(elsewhere == e.api_flavor for e in provider.extractors or ()):
+    if provider and provider.id != owner:
         try:
             return provider.extract_usage({"usage": usage}, api_flavor=elsewhere)[1]
         except ValueError:
-            pass  # its usage has the format of the endpoint's owner after all
+            pass  # genai-prices has no flavor of this provider, or the usage has the format of the endpoint's owner
     return find_provider(owner).extract_usage({"usage": usage}, api_flavor=flavor)[1]
 
 
