@@ -86,6 +86,19 @@ def test_directives(headers: dict[str, str], body: dict[str, Any] | None, expect
 
 
 @pytest.mark.parametrize(
+    ("control", "expected"),
+    [
+        (CacheControl(), True),
+        (CacheControl(tags=("a",)), True),
+        (CacheControl(refresh=True), False),
+        (CacheControl(max_age=5, tags=("a",)), False),
+    ],
+)
+def test_tags_alone_do_not_change_which_answers_are_served(control: CacheControl, expected: bool) -> None:
+    assert control.serves_any_hit is expected
+
+
+@pytest.mark.parametrize(
     ("headers", "body", "message"),
     [
         ({"x-knapcache-tags": "two words"}, {}, "'two words' is not a tag; allowed are at most 16 tags of 1 to 64"),
