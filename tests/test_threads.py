@@ -13,7 +13,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from knapcache.threads import TIMED_OUT, BatchWorker, DeadlinePool, as_coroutine, run_blocking, run_with_deadline
+from knapcache.threads import (
+    TIMED_OUT,
+    BatchWorker,
+    DeadlinePool,
+    PeriodicThread,
+    as_coroutine,
+    run_blocking,
+    run_with_deadline,
+)
 from tests.support.timing import within
 
 # DeadlinePool.
@@ -146,6 +154,33 @@ def test_a_failing_worker_goes_on_and_logs_once(caplog: pytest.LogCaptureFixture
     worker.offer([9])  # closed
     assert (got, worker.lost) == ([3, 4], 4)
     assert [record.getMessage() for record in caplog.records] == ["test: a batch is lost"]
+
+
+# PeriodicThread.
+
+
+def test_a_periodic_thread_has_ended_when_it_was_joined() -> None:
+    class Clock:
+        def __init__(self) -> None:
+            self.calls, self.third = 0, threading.Event()
+
+        def tick(self) -> float:
+            self.calls += 1
+            if self.calls == 3:
+                self.third.set()
+                assert thread.stopped.wait(60)
+            return 0.0
+
+    clock = Clock()
+    thread = PeriodicThread("test-periodic", clock.tick, 0.0)
+    thread.join()  # not started
+    thread.start()
+    thread.start()  # runs already
+    assert clock.third.wait(60)
+    thread.stopped.set()
+    thread.join()
+    assert "test-periodic" not in [each.name for each in threading.enumerate()]
+    assert clock.calls == 3
 
 
 # run_with_deadline.

@@ -54,6 +54,16 @@ def test_the_tier_of_a_stream(endpoint: Endpoint) -> None:
     assert reply.tier == "flex"
 
 
+@pytest.mark.parametrize(("usage", "asked", "lacks"), [(1, 1, False), (1, 0, False), (0, 1, False), (0, 0, True)])
+def test_a_stream_lacks_usage_that_nobody_asked_for(usage: bool, asked: bool, lacks: bool) -> None:
+    """A stream for which it was asked in vain does not: the provider would not send it with another fetch."""
+    collector = StreamCollector(FORMATS[Endpoint.CHAT])
+    for block in FORMATS[Endpoint.CHAT].to_stream(json.dumps(CHAT).encode(), "json", usage=usage):
+        collector.feed(block)
+    reply = stream_reply(exchange(Endpoint.CHAT, stream=True), {}, collector, [], usage_asked=asked)
+    assert (reply.meta.get("lacks") == "usage") is lacks
+
+
 def test_the_tier_that_only_the_last_chunks_have() -> None:
     collector = StreamCollector(FORMATS[Endpoint.CHAT])
     for block in FORMATS[Endpoint.CHAT].to_stream(json.dumps(CHAT).encode(), "json", usage=True):

@@ -157,3 +157,11 @@ def test_usages_with_a_providers_cache_have_flat_rates(endpoint: Endpoint, model
     own = Meter("usd")
     own.bill(endpoint, model, usage, 1.0)
     assert [rate is not None for rate, _ in own._flat_rates.values()] == [True]
+
+
+def test_a_learned_rate_that_gives_no_dollars_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    own = Meter("usd", {"ours": {"input": 1, "output": 3, "cache_read": 0}})
+    for cached, usd in ((5, 5e-6), (10, 0.0)):
+        usage = {"prompt_tokens": 10, "completion_tokens": 0, "prompt_tokens_details": {"cached_tokens": cached}}
+        assert own.bill(Endpoint.CHAT, "ours", usage, 1.0).usd == pytest.approx(usd)
+    assert "billed at 0 dollars" in caplog.text
