@@ -180,6 +180,16 @@ def test_a_running_proxy_reports_limits_upstreams_and_its_store(
     assert sorted(receiver.events()) == ["limit_reached", "store_fallback", "upstream_down", "upstream_recovered"]
 
 
+def test_changes_of_an_upstream_are_reported_once() -> None:
+    sent: list[tuple[Any, str]] = []
+    row = {"name": "fake", "reason": "status 500", "failing_since": 1.0}
+    watcher = StateWatcher(lambda event, **_: sent.append((row["state"], event)), lambda: [row])
+    for state in ("ok", "failing", "failing", "ok", "ok", "failing"):
+        row["state"] = state
+        watcher.look()
+    assert sent == [("failing", "upstream_down"), ("ok", "upstream_recovered"), ("failing", "upstream_down")]
+
+
 def test_a_fallen_hit_rate_is_reported_once() -> None:
     sent: list[str] = []
     now = [1_000_000.0]
