@@ -121,9 +121,9 @@ class Reservation:
             return 0.0
         if call is not None:
             arrived = limits.estimator.at_least(call.endpoint, call.model, call.size, output)
-            paid = CallAmounts(1, max(paid.usd, arrived.usd), max(paid.tokens, arrived.tokens))
+            paid = paid._replace(usd=max(paid.usd, arrived.usd), tokens=max(paid.tokens, arrived.tokens))
         if bill is not None:
-            paid = CallAmounts(1, max(paid.usd, bill.usd or 0.0), max(paid.tokens, float(bill.tokens)))
+            paid = paid._replace(usd=max(paid.usd, bill.usd or 0.0), tokens=max(paid.tokens, float(bill.tokens)))
         self._end(paid)
         return paid.usd
 
