@@ -62,6 +62,14 @@ def test_a_search_fits_a_terminal_of_80_columns(
     assert text == "    Be brief. Where is the refund policy?"
 
 
+def test_a_full_search_prints_request_and_response(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(folder, "search", "refund", "--limit", "1", "--full") == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("#2")
+    assert '"content": "Where is the refund policy?"\n' in printed
+    assert '"content": "Forty-two."\n' in printed
+
+
 @pytest.mark.parametrize(
     ("words", "found"),
     [

@@ -49,6 +49,7 @@ def test_an_operator_searches_and_reads_lines(harness: AdminHarness, client: Tes
     assert found(client) == [2, 1]
     assert found(client, text="where", limit=1) == [2]
     assert found(client, text="where", limit=1, before=2) == [1]
+    assert found(client, before=1) == []
     assert found(client, text="refund pol*") == [1]
     assert found(client, model="claude-*", tenant="b", outcome="hit", since=NOW - 1, until=time.time() + 1) == [2]
     assert found(client, until=NOW - 50) == [1]
@@ -83,7 +84,9 @@ def test_a_purge_needs_conditions(client: TestClient, body: dict[str, Any]) -> N
     assert client.post(f"{API}/log/purge", json=body).status_code == 400
 
 
-@pytest.mark.parametrize("query", [{"text": "?"}, {"limit": 0}, {"since": "yesterday"}, {"until": "nan"}, {"x": 1}])
+@pytest.mark.parametrize(
+    "query", [{"text": "?"}, {"limit": 0}, {"before": 0}, {"since": "yesterday"}, {"until": "nan"}, {"x": 1}]
+)
 def test_wrong_parameters_are_refused(client: TestClient, query: dict[str, Any]) -> None:
     assert client.get(f"{API}/log", params=query).status_code == 400
 

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from knapcache import InvalidInput, StoreError
+from knapcache.features.content_log import file as content_file
 from knapcache.features.content_log.file import ContentFile, LogFilter, match_expression
 from knapcache.features.content_log.log import ContentLog
 from knapcache.features.content_log.record import MAX_ANSWER, MAX_JSON, expanded, make_record
@@ -157,6 +158,12 @@ def test_the_oldest_lines_are_deleted_when_the_file_is_full(tmp_path: Path) -> N
         assert not file.search(LogFilter(text="number0"), 10)
         file.check()
     assert path.stat().st_size <= capacity
+
+
+def test_each_line_is_exported_once(file: ContentFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(content_file, "EXPORT_PAGE", 3)
+    write(file, *(chat(f"Question {k}") for k in range(7)))
+    assert [line["id"] for line in file.lines(LogFilter())] == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_old_lines_are_deleted(file: ContentFile) -> None:

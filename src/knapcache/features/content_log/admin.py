@@ -35,7 +35,7 @@ def _time_from_query(text: Any) -> Any:
         return text
 
 
-Time = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False, description="Unix time.")]
+Time = Annotated[float, Field(ge=0, le=1e11, description="Unix time.")]
 QueryTime = Annotated[Time, BeforeValidator(_time_from_query)]
 Words = Annotated[
     str, Field(max_length=500, description='Words that must all occur; "a phrase" in quotes; word* by its beginning.')
