@@ -111,6 +111,8 @@ def test_entries_that_do_not_fit_at_the_start_are_recorded(tmp_path: Path) -> No
         gone = [key for key in keys if store_of(cache).get(bytes.fromhex(key)) is None]
         assert len(gone) > 5
         assert {cause for key in gone for cause in causes(cache, key)} == {"at start"}
+        (record,) = admission_of(cache).history.find(bytes.fromhex(gone[0]))
+        assert record[5:] == (0.0, 0.0, 0.0, 0.0), "there are no requests yet, and no answer took its place"
 
 
 def test_the_record_is_bounded_and_keeps_the_newest() -> None:

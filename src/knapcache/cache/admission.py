@@ -337,11 +337,12 @@ class AdmissionController:
             for key in keys:
                 with self.deciding:
                     i = self.ids.find(key)
-                    serial = self.ids.serial[i] if i >= 0 and self.policy.rows["resident"][i] else -1
-                if serial >= 0:
-                    self.drain()
-                    if self.store.get(key) is None:
-                        self.forget_missing(key, i, serial)
+                    if i < 0 or not self.policy.rows["resident"][i]:
+                        continue
+                    serial = self.ids.serial[i]
+                self.drain()
+                if self.store.get(key) is None:
+                    self.forget_missing(key, i, serial)
         return len(keys)
 
     def save_snapshot(self, snapshot: bytes) -> None:
