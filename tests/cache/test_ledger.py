@@ -8,6 +8,7 @@ from dataclasses import fields
 import pytest
 
 from knapcache.cache.ledger import MAX_LABELS, MAX_PAIRS, OTHER, Ledger, LedgerRow
+from knapcache.cache.results import stats_of
 from knapcache.errors import CorruptState
 from knapcache.price.meter import Bill
 from tests.support.timing import check_waits_for
@@ -147,3 +148,10 @@ def test_every_method_waits_for_the_lock(step: str) -> None:
         "check": ledger.check,
     }
     check_waits_for(ledger._lock, steps[step])
+
+
+def test_what_the_report_of_a_reader_lacks_is_zero_or_empty() -> None:
+    stats = stats_of({"by_model": {}, "by_tenant": {}, "breaker": {}})
+    assert (stats.owner, stats.breaker.state, stats.breaker.opened, stats.breaker.skipped) == (True, "closed", 0, 0)
+    others = {each.name for each in fields(stats)} - {"owner", "breaker"}
+    assert [name for name in sorted(others) if getattr(stats, name)] == []
