@@ -35,6 +35,7 @@ def row(priced: int = 0, unpriced: int = 0) -> UsageRow:
         (settings(), row(priced=3), "known", "usd"),
         (settings(), row(unpriced=3), "none", "seconds"),
         (settings(), row(1, 1), "mixed", "share"),
+        (settings(), UsageRow(unpriced=1, usd_spent=0.5, usd_saved=0.5), "mixed", "share"),
         (settings(LOCAL), row(), "none", "seconds"),
         (settings(LOCAL), row(unpriced=3), "none", "seconds"),
         (settings(LOCAL, prices=SIMULATED), row(), "simulated", "usd"),

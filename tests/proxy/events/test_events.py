@@ -8,9 +8,14 @@ from collections.abc import Sequence
 
 import pytest
 
+from knapcache import Cache
+from knapcache.cache.cache import internal_of
 from knapcache.proxy.events import events as subject
 from knapcache.proxy.events.events import MAX_TEXT, EventBuffer, Note
+from knapcache.proxy.events.pipeline import EventPipeline
 from knapcache.proxy.events.recent import MAX_RECENT, RecentRequests
+from knapcache.proxy.features import Features
+from knapcache.proxy.settings import Settings
 from tests.support.events import EventList, SampleNote, SamplePart, event, traffic
 
 
@@ -106,6 +111,16 @@ async def test_the_last_events_are_flushed_at_the_end() -> None:
     with contextlib.suppress(asyncio.CancelledError):
         await task
     assert len(seen) == 1
+
+
+async def test_the_pipeline_passes_events_to_all_consumers() -> None:
+    settings, seen = Settings(upstreams=[{"url": "http://127.0.0.1:9/v1"}]), EventList()
+    with Cache("1MB", policy="lru", shadows=()) as cache:
+        pipeline = EventPipeline(settings, None, internal_of(cache), EventBuffer(), Features())
+        pipeline.add_consumer(seen)
+        pipeline.consume([event()])
+        pipeline.close()
+    assert len(seen) == len(pipeline.recent.after(0, 10)["rows"]) == 1
 
 
 def test_recent_requests_are_bounded_and_numbered() -> None:

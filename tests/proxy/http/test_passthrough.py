@@ -90,7 +90,8 @@ def test_which_upstream(start: Start, upstream: FakeUpstream, mirror: str) -> No
     )
     with httpx.Client(base_url=proxy.openai_url) as client:
         assert client.get("/models").status_code == 207
-        assert client.post("/images/generations", json={"model": "m1"}).status_code == 207
+        answer = client.post("/images/generations", json={"model": "m1"})
+        assert (answer.status_code, answer.headers["x-content-type-seen"]) == (207, "application/json")
         assert (
             client.post("/images/generations", json={"model": "f1"}).status_code == 404
         )  # the fake knows no such path

@@ -104,6 +104,15 @@ def test_an_unusable_directory_is_rejected(tmp_path: Path) -> None:
         server_secret(tmp_path)
 
 
+@pytest.mark.parametrize(("bits", "logged"), [(0o770, True), (0o755, False)])
+def test_a_directory_that_a_group_may_write_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, bits: int, logged: bool
+) -> None:
+    tmp_path.chmod(bits)
+    assert data_directory(tmp_path) == tmp_path
+    assert ("writable by its group" in caplog.text) is logged
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_read_only_directory_is_rejected(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)

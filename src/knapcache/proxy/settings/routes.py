@@ -61,7 +61,7 @@ def model_name(name: str) -> str:
 class RouteUpstreamSettings(Table):
     """An upstream of a route."""
 
-    name: str = Field(min_length=1, max_length=64, description="name of the upstream")
+    name: str = Field(description="name of the upstream")
     model: Annotated[str, AfterValidator(model_name)] | None = Field(
         None, description="model to ask for in place of the caller's; none: the caller's"
     )
