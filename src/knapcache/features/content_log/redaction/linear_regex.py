@@ -124,7 +124,8 @@ class LinearRegex:
     def _covered(self, text: str, found: list[int]) -> list[tuple[int, int]]:
         """Return the parts of the text in which the states that were found lead to the end of a match."""
         spans: list[tuple[int, int]] = []
-        completing, stop, kind = 0, -1, _NONE
+        completing, kind = 0, _NONE
+        stop: int | None = None
         for place in range(len(text) - 1, -1, -1):
             context = 0
             if self._conditional:
@@ -132,12 +133,12 @@ class LinearRegex:
                 context, kind = before * 4 + kind, before
             states = found[place]
             completing = self._complete(states, completing, context) if states else 0
-            if completing and stop < 0:
+            if completing and stop is None:
                 stop = place + 1
-            elif not completing and stop >= 0:
+            elif not completing and stop is not None:
                 spans.append((place + 1, stop))
-                stop = -1
-        if stop >= 0:
+                stop = None
+        if stop is not None:
             spans.append((0, stop))
         return spans[::-1]
 
