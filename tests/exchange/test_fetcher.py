@@ -299,13 +299,13 @@ class NoMarks:
     upstream, fallback, refusable = "provider", None, True
 
     def __init__(self) -> None:
-        self.statuses: list[int] = []
+        self.statuses: list[tuple[int, bool]] = []
 
     async def mark(self) -> None:
         return None
 
     def answered(self, status: int, *, marked: bool) -> None:
-        self.statuses.append(status)
+        self.statuses.append((status, marked))
 
 
 @pytest.mark.parametrize("marker", [None, NoMarks()])
