@@ -16,6 +16,10 @@ readers left; once in SWEEP_SECONDS it removes expired entries and writes a snap
 which is copied under the lock and packed outside of it. A store in memory has no such thread: expired entries are
 removed after every SWEEP_SETTLED settled answers.
 
+A large file is opened in two steps. The process begins as a reader of its own store, so that it serves at once. The
+first round of maintenance reads the metadata of all entries, which takes seconds, and makes it the owner. Answers that
+are paid for until then are handed over, and decided after that.
+
 The Oracle needs no thread. `adaptive` calls it only for caches of at most 8 residents, with a bound on its work; the
 `vsocb` policies call it within the request that requires it.
 """
@@ -24,6 +28,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 import weakref
@@ -48,6 +53,8 @@ READER_TICK = 0.25
 """Seconds between two attempts of a reader to become the owner of such a store, and between two reports of its hits."""
 MEASURE_SECONDS = 5.0
 """Seconds between two measurements of the size of such a store."""
+MAX_AT_ONCE = 20_000
+"""Most entries of a store that is opened in one step: about half a second."""
 
 
 class AdmissionOpener(NamedTuple):
@@ -81,7 +88,10 @@ class Coordinator:
         ledger: Ledger,
         clock: Clock,
         report_hits: bool = True,
+        *,
+        at_once: bool = True,
     ) -> None:
+        """at_once: open a store of any size in one step."""
         self._opener, self._ledger, self._clock = opener, ledger, clock
         self._report_hits = report_hits
         self._maintaining = threading.Lock()
@@ -91,17 +101,26 @@ class Coordinator:
         self._disk_bytes, self._totals = store.disk_bytes(), store.totals()
         self._maintained = self._reader_ticked = self._measured = time.monotonic()
         self._thread = PeriodicThread("knapcache-maintenance", self.tick, ARRIVALS_TICK)
+        few = at_once or self._totals.entries <= MAX_AT_ONCE
+        self._opening = store.owner and store.shared and self.network is None and not few
         self.role: Owner | Reader
         try:
-            self.role = self._owner(store) if store.owner else self._reader(store)
+            self.role = self._owner(store) if store.owner and not self._opening else self._reader(store)
         except BaseException:
             store.close()
             raise
         if self.network is not None and not self.role.is_owner:
             opener.prepare()
+        if self._opening:
+            self._maintained = -math.inf  # the first round is due
         if store.shared:
             weakref.finalize(self, store.close)  # for a program that does not close its cache
             self._thread.start()
+
+    @property
+    def owner(self) -> bool:
+        """Whether this process decides, or will when its store is open."""
+        return self.role.is_owner or self._opening
 
     @property
     def store(self) -> Store:
@@ -178,7 +197,9 @@ class Coordinator:
 
     def _become_owner(self, reader: Reader) -> None:
         self.role = owner = self._owner(reader.store)
-        self._ledger.count("ownership_gained")
+        if not self._opening:
+            self._ledger.count("ownership_gained")
+        self._opening = False
         owner.touch(reader.take_hits())
 
     def _become_reader(self) -> None:
@@ -191,7 +212,7 @@ class Coordinator:
 
         Locks are replaced: threads of the parent may have held them, and do not run here.
         """
-        self._maintaining = threading.Lock()
+        self._maintaining, self._opening = threading.Lock(), False
         role, stopped = self.role, self._thread.stopped.is_set()
         self._thread = PeriodicThread("knapcache-maintenance", self.tick, ARRIVALS_TICK)
         if stopped:
@@ -212,7 +233,7 @@ class Coordinator:
             "capacity": role.store.capacity,
             "size_limit": role.store.size_limit,
             "disk_bytes": self._disk_bytes,
-            "owner": role.is_owner,
+            "owner": self.owner,
             "store": dict(role.store.counters()),
             **role.stats(),
         }

@@ -73,7 +73,7 @@ class InternalCache:
         meter, self.keyer, clock = price.meter(), keys.keyer(), checked_clock(clock)
         self.ledger, self.clock, ttl, wait = Ledger(), clock, checked_ttl(ttl), amount("wait", wait)
         opener, store = policy.opener(self.ledger, clock), source.open(keys.secret, clock)
-        self.coordinator = Coordinator(store, opener, self.ledger, clock, report_hits)
+        self.coordinator = Coordinator(store, opener, self.ledger, clock, report_hits, at_once=False)
         self.engine = RequestEngine(self.coordinator, meter, self.ledger, ttl, wait, clock)
         # No methods: a call in between costs a hit 0.1 µs.
         self.get_nowait, self.get_entry_nowait = self.engine.get_nowait, self.engine.get_entry_nowait
@@ -207,7 +207,7 @@ class InternalCache:
     @property
     def owner(self) -> bool:
         """Whether this process decides; False while another process owns the store."""
-        return self.coordinator.role.is_owner
+        return self.coordinator.owner
 
     def maintain(self) -> None:
         """Run the maintenance that is otherwise periodic: expire, collect from readers, save the policy's state."""
