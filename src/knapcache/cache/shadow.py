@@ -98,7 +98,8 @@ class Shadows:
     def observe(self, i: int, size: int, cost: float, *, paid: bool = True) -> None:
         """Buffer a request for id i, whose answer has this size and cost. An imported one is not paid for."""
         if not paid:
-            self._run_unpaid([i], [size], [cost])
+            if self._policies:
+                self._run_unpaid([i], [size], [cost])
             return
         self._ids.append(i)
         self._sizes.append(size)

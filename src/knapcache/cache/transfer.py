@@ -209,11 +209,11 @@ class EntryImporter:
         if expired(entry.expires, wall_clock()):
             result.expired += 1
             return
-        stored = store.peek(entry.key)
+        role = self._coordinator.role
+        stored = store.peek(entry.key) if role.may_hold(entry.key) else None
         if stored is not None and stored.created >= entry.created:
             result.present += 1
             return
-        role = self._coordinator.role
         i, _ = role.arrive(entry.key)
         if isinstance(role, Owner):
             admitted = role.settle(i, entry, blocking=True)
