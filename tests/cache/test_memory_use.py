@@ -16,7 +16,6 @@ CODE = """
     os.environ["KNAPCACHE_COMPILE"] = "0"  # kernels that are loaded in the background take memory, too
     import orjson
     from knapcache import Reply
-    from knapcache.store.sqlite.memory_tier import memory_size
     from tests.support.caches import CHAT, request_of, small_cache, store_of
 
     kind, path = sys.argv[1:]
@@ -40,7 +39,7 @@ CODE = """
 
     def charged():
         tier = getattr(store_of(cache), "_memory_tier", None)
-        return cache.stats().bytes if tier is None else sum(map(memory_size, tier._young.values()))
+        return cache.stats().bytes if tier is None else tier.charged()
 
     step, found = function if kind == "library" else fetch, {}
     for size, count in ((60, 2000), (900, 2000), (8000, 500)):

@@ -19,8 +19,8 @@ from typing import Any
 
 from knapcache.errors import StoreError
 from knapcache.store.base import KEY_BYTES, Entry
+from knapcache.store.memory_tier import MemoryTier
 from knapcache.store.redis.server import RedisServer
-from knapcache.store.sqlite.memory_tier import MemoryTier
 
 PING_SECONDS = 0.2
 SILENCE_SECONDS = 0.8

@@ -35,11 +35,11 @@ from knapcache.store.base import (
     validate_key,
 )
 from knapcache.store.encryption import Encryption
+from knapcache.store.memory_tier import MemoryTier
 from knapcache.store.sqlite import layout
 from knapcache.store.sqlite.database import require_keys
 from knapcache.store.sqlite.database_reader import DatabaseReader
 from knapcache.store.sqlite.files import Damaged, require_own_files, validate_path
-from knapcache.store.sqlite.memory_tier import MemoryTier
 from knapcache.store.sqlite.owner_lock import OwnerLock
 from knapcache.store.sqlite.recovery import DatabaseOpener, SqliteOptions
 from knapcache.store.sqlite.rows import Sealer

@@ -26,11 +26,11 @@ import apsw
 
 from knapcache.errors import StoreError
 from knapcache.store.base import Entry, Totals
+from knapcache.store.memory_tier import MemoryTier
 from knapcache.store.sqlite.batch import QueuedWrite, write_changes
 from knapcache.store.sqlite.database import DAMAGE, OpenDatabase
 from knapcache.store.sqlite.files import Damaged
 from knapcache.store.sqlite.layout import DiskLayout, operation_frames
-from knapcache.store.sqlite.memory_tier import MemoryTier
 from knapcache.store.sqlite.rows import Sealer
 
 GATHER_SECONDS = 0.02

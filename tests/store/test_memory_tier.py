@@ -1,7 +1,8 @@
-"""The memory tier never exceeds its capacity and never holds an outdated entry."""
+"""The memory tier never exceeds its capacity, never holds an outdated entry, and bounds what a collection visits."""
 
 from __future__ import annotations
 
+import gc
 import random
 import threading
 from pathlib import Path
@@ -10,8 +11,8 @@ from typing import Any
 import pytest
 
 from knapcache.store.base import NOT_IN_MEMORY, Entry
-from knapcache.store.memory import OVERHEAD, MemoryStore
-from knapcache.store.sqlite.memory_tier import MemoryTier
+from knapcache.store.memory import MemoryStore
+from knapcache.store.memory_tier import DECODED_OVERHEAD, MAX_DECODED, MemoryTier, flat_size, flatten
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.stores import entry_of, key_of
 
@@ -34,7 +35,7 @@ def test_an_entry_that_changed_while_it_was_read_is_not_added() -> None:
     assert tier.get(entry("a").key) is None
 
 
-@pytest.mark.parametrize("capacity", [0, 4000, 20_000])
+@pytest.mark.parametrize("capacity", [0, 4000, 20_000, 200_000])
 def test_capacity_is_respected_and_popular_entries_stay(capacity: int) -> None:
     tier = MemoryTier(capacity)
     rng = random.Random(0)
@@ -45,10 +46,29 @@ def test_capacity_is_respected_and_popular_entries_stay(capacity: int) -> None:
         if rng.random() < 0.3:
             tier.discard([entry(rng.randrange(name + 1)).key])
         assert (tier.get(popular.key) == popular) == (capacity >= 4000)
-        young, old = tier._young.values(), tier._old.values()
-        assert sum(e.size for e in young) == tier._young_size <= capacity // 2
-        assert sum(e.size for e in old) <= capacity // 2
-    assert OVERHEAD < popular.size <= 2000
+        if capacity > 4000:  # where a half has space for several
+            other = entry(rng.randrange(name + 1)).key
+            assert (found := tier.get(other)) is None or found.key == other
+        assert tier.charged() <= capacity
+        flat, decoded = tier._young, tier._young_decoded
+        assert sum(map(flat_size, flat.values())) + DECODED_OVERHEAD * len(decoded) == tier._young_size <= capacity // 2
+        assert decoded.keys() <= flat.keys()
+        assert tier._old_decoded.keys() <= tier._old.keys()
+    assert bool(decoded) == (capacity > 4000)
+
+
+def test_a_full_collection_visits_a_bounded_number_of_entries() -> None:
+    tier = MemoryTier(64 << 20)
+    gc.collect()
+    before = len(gc.get_objects())
+    for name in range(5000):
+        tier.add(entry(name), tier.version)
+        assert tier.get(key_of(name)) == tier.get(key_of(name)) == entry(name)
+    assert tier.get(key_of(0)) is tier.get(key_of(0))
+    gc.collect()
+    assert len(tier._young) == 5000 > 4 * MAX_DECODED
+    assert len(gc.get_objects()) - before < 3 * MAX_DECODED + 100  # an entry, its mapping and its dict
+    assert not gc.is_tracked(tier._young)  # so that the flat entries are not even counted
 
 
 class InterceptedDict(dict[bytes, Any]):
@@ -69,7 +89,7 @@ class InterceptedDict(dict[bytes, Any]):
 def test_an_entry_that_changed_while_it_was_promoted_is_not_added() -> None:
     tier = MemoryTier(1 << 20)
     popular = entry("popular")
-    tier._old = InterceptedDict({popular.key: popular}).call_after(lambda: tier.discard([popular.key]))
+    tier._old = InterceptedDict({popular.key: flatten(popular)}).call_after(lambda: tier.discard([popular.key]))
     assert tier.get(popular.key) == popular  # as it was when the lookup began
     assert tier.get(popular.key) is None
 
