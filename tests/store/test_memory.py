@@ -2,29 +2,62 @@
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 from types import MappingProxyType
 
 import pytest
 
 from knapcache.errors import CorruptState, InvalidInput, StoreError
-from knapcache.store.memory import MIN_SIZE_LIMIT, MemoryStore
+from knapcache.store.memory import MIN_SIZE_LIMIT, OVERHEAD, MemoryStore
+from knapcache.store.packed import RECORD_OVERHEAD
 from tests.support.stores import content, entry_of, spawn
 
 
-def test_an_entry_takes_no_more_memory_than_its_size() -> None:
+@pytest.mark.parametrize("count", [1400, 2700])  # after and before the dict grows
+def test_an_entry_takes_no_more_memory_than_its_size(count: int) -> None:
     store = MemoryStore(64 << 20)
     meta = {"usage": {"prompt": 10_001, "completion": 20_002}, "finish": "stop", "tags": ["a", "b"]}
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
-        for name in range(2000):
+        for name in range(count):
             store.apply(entry_of(store, name, 100, tenant=f"tenant {name}", model=f"model {name}", meta=meta))
+        gc.collect()  # of the futures
         used = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
-    charged = store.totals().size
-    assert 0.4 * charged < used <= charged
+    charged = store.totals().size - count * (OVERHEAD - RECORD_OVERHEAD)  # the rest is for what the cache has of it
+    assert 0.7 * charged < used <= charged
+
+
+def test_the_garbage_collector_visits_no_entry() -> None:
+    store = MemoryStore(64 << 20)
+    gc.collect()
+    before = len(gc.get_objects())
+    for name in range(2000):
+        store.apply(entry_of(store, name, 100, meta={"usage": {"prompt": name}}))
+    gc.collect()
+    assert len(gc.get_objects()) - before < 100
+    assert not gc.is_tracked(store._records)
+
+
+def test_decoded_entries_are_bounded_and_never_outdated() -> None:
+    store = MemoryStore(1 << 20)
+    entries = [entry_of(store, name, 500) for name in range(300)]
+    for entry in entries:
+        store.apply(entry).result()
+    for entry in entries[-10:] * 2:
+        assert store.get(entry.key) == entry
+    assert store.get(entry.key) is store.get(entry.key)
+    for entry in entries:
+        assert store.get(entry.key) == entry
+    assert 0 < store._decoded.charged() <= (1 << 20) // 16 == store.size_limit - store.capacity - (1 << 15)
+    newer = entry_of(store, 299, 500, version=1)
+    store.apply(newer).result()
+    assert store.get(newer.key) == newer
+    store.apply(evict=[newer.key]).result()
+    assert store.get(newer.key) is None
 
 
 def test_a_caller_cannot_change_a_stored_entry() -> None:
@@ -71,7 +104,7 @@ def test_a_forked_child_owns_an_independent_copy() -> None:
 def test_limits_of_the_store() -> None:
     store = MemoryStore(MIN_SIZE_LIMIT)
     assert (store.size_limit, store.max_snapshot_size) == (64 << 10, 2 << 10)
-    assert store.capacity == store.max_entry_size == 62 << 10
+    assert store.capacity == store.max_entry_size == 58 << 10  # 4 KiB are for decoded entries
     with pytest.raises(InvalidInput, match="at least 65536 bytes"):
         MemoryStore(MIN_SIZE_LIMIT - 1)
     exact = entry_of(store, "a", 0)

@@ -1,9 +1,12 @@
-"""A store in memory: a dict and a lock. It lasts as long as the process.
+"""A store in memory: a dict of records and a lock. It lasts as long as the process.
 
     entry_size = bytes of request, payload, tenant, model and meta + OVERHEAD
 
-OVERHEAD is for the Python objects around these bytes: a tuple of eleven, its floats, the header of each bytes object, a
-slot of the dict, the dicts of `meta`. It is more than they take with a `meta` of a few fields (a test measures it).
+An entry is one bytes object (packed.py). Entries that were read recently are also kept decoded, in a share of the size
+limit of their own: a hit is then one dict lookup.
+
+OVERHEAD is what the process takes for an entry beside these bytes: RECORD_OVERHEAD here, and the entry's rows in the
+policy, in the two default shadows and in the tables of the cache. A test measures it.
 """
 
 from __future__ import annotations
@@ -13,10 +16,7 @@ import threading
 import weakref
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future
-from types import MappingProxyType
 from typing import Final
-
-import orjson
 
 from knapcache.errors import CorruptState, InvalidInput, StoreError
 from knapcache.store.base import (
@@ -27,20 +27,23 @@ from knapcache.store.base import (
     Totals,
     content_size,
     encode_fields,
-    expired,
     validate_entry,
     validate_key,
     wall_clock,
 )
+from knapcache.store.decoded_entries import DecodedEntries
+from knapcache.store.packed import RECORD_OVERHEAD, expiry_of, pack, size_of, unpack, unpack_info
 
-OVERHEAD = 1536
+OVERHEAD = RECORD_OVERHEAD + 512
 MIN_SIZE_LIMIT = 64 << 10
 SNAPSHOT_SHARE = 32
 """1/32 of the size limit is reserved for the snapshot."""
+DECODED_SHARE, MAX_DECODED_BYTES = 16, 4 << 20
+"""1/16 of the size limit is reserved for decoded entries, and at most 4 MiB: a full collection visits them."""
 
 
 class MemoryStore:
-    """Entries in a dict. It is not shared: this process is always the owner, and there are no readers."""
+    """Records in a dict. It is not shared: this process is always the owner, and there are no readers."""
 
     shared: Final = False
     owner: Final = True
@@ -53,10 +56,11 @@ class MemoryStore:
             raise InvalidInput(f"capacity (size_limit) is at least {MIN_SIZE_LIMIT} bytes (64 KiB), not {size_limit}")
         self.size_limit = size_limit
         self.max_snapshot_size = size_limit // SNAPSHOT_SHARE
-        self.capacity = self.max_entry_size = size_limit - self.max_snapshot_size
+        self._decoded = DecodedEntries(min(size_limit // DECODED_SHARE, MAX_DECODED_BYTES))
+        self.capacity = self.max_entry_size = size_limit - self.max_snapshot_size - self._decoded.capacity
         self._clock = clock
         self._lock = threading.Lock()
-        self._entries: dict[bytes, Entry] = {}
+        self._records: dict[bytes, bytes] = {}
         self._size = 0  # Invariant: Σ size of the entries ≤ capacity
         self._snapshot: bytes | None = None
         self._closed = False
@@ -74,74 +78,77 @@ class MemoryStore:
         return OVERHEAD + content_size(entry)
 
     def get(self, key: bytes) -> Entry | None:
-        entry = self._entries.get(key)  # one dict lookup is atomic
-        if entry is None:
-            validate_key(key)
-        elif entry.expires is not None and entry.expires <= self._clock():
-            return None
-        return entry
+        entry = self._decoded.young.get(key)
+        if entry is None and (entry := self._decoded.get(key)) is None:
+            version = self._decoded.version  # before the lookup: the entry may change after it
+            record = self._records.get(key)  # one dict lookup is atomic
+            if record is None:
+                validate_key(key)
+                return None
+            entry = unpack(key, record)
+            self._decoded.add(entry, version)
+        return entry if entry.expires is None or entry.expires > self._clock() else None
 
     get_nowait = read = get
 
     def peek(self, key: bytes) -> Entry | None:
-        return self._entries.get(key)
+        record = self._records.get(key)
+        return None if record is None else unpack(key, record)
 
     def apply(
         self, put: Entry | None = None, evict: Collection[bytes] = (), snapshot: bytes | None = None
     ) -> Future[None]:
-        evict = [validate_key(key) for key in evict]
+        evict, record = [validate_key(key) for key in evict], b""
         if put is not None:
-            put = validate_entry(put, self.entry_size(put))
-            # A copy, so that the caller cannot change it afterwards.
-            put = put._replace(meta=MappingProxyType(orjson.loads(encode_fields(put)[2])))
+            fields = encode_fields(put)
+            put = validate_entry(put, OVERHEAD + content_size(put, fields))
+            record = pack(put, fields)
         done: Future[None] = Future()
         with self._lock:
-            refusal = self._apply(put, evict, snapshot)
+            refusal = self._apply(put, record, evict, snapshot)
         if refusal is None:
             done.set_result(None)
         else:
             done.set_exception(StoreError(refusal))
         return done
 
-    def _apply(self, put: Entry | None, evict: list[bytes], snapshot: bytes | None) -> str | None:
+    def _apply(self, put: Entry | None, record: bytes, evict: list[bytes], snapshot: bytes | None) -> str | None:
         """Make the change; return the reason if it is refused."""
         if self._closed:
             return "the store is closed"
-        for key in evict:
-            self._remove(key)
+        self._remove(evict if put is None else [*evict, put.key])
         refusal = None
-        if put is not None:
-            self._remove(put.key)
-            if self._size + put.size > self.capacity:
-                refusal = f"the store is full: the entry has {put.size} bytes, {self.capacity - self._size} are free"
+        if put is not None and self._size + put.size > self.capacity:
+            refusal = f"the store is full: the entry has {put.size} bytes, {self.capacity - self._size} are free"
         if refusal is None and snapshot is not None and len(snapshot) > self.max_snapshot_size:
             refusal = f"the snapshot has {len(snapshot)} bytes, at most {self.max_snapshot_size} are allowed"
         if refusal is not None:
             self._refused += 1
             return refusal
         if put is not None:
-            self._entries[put.key] = put
+            self._records[put.key] = record
             self._size += put.size
         if snapshot is not None:
             self._snapshot = bytes(snapshot)
         return None
 
-    def _remove(self, key: bytes) -> bool:
-        entry = self._entries.pop(key, None)
-        self._size -= entry.size if entry else 0
-        return entry is not None
+    def _remove(self, keys: list[bytes]) -> None:
+        for key in keys:
+            if (record := self._records.pop(key, None)) is not None:
+                self._size -= size_of(record)
+        self._decoded.discard(keys)  # after the records: a decoded entry must not be made from a removed one
 
     def expire(self) -> tuple[bytes, ...]:
         now = self._clock()
         with self._lock:
-            return tuple(
-                key for key, entry in list(self._entries.items()) if expired(entry.expires, now) and self._remove(key)
-            )
+            keys = [key for key, record in self._records.items() if expiry_of(record) <= now]
+            self._remove(keys)
+        return tuple(keys)
 
     def scan(self) -> Iterator[EntryInfo]:
         with self._lock:
-            entries = list(self._entries.values())
-        return (entry.info for entry in entries)
+            records = list(self._records.items())
+        return (unpack_info(key, record) for key, record in records)
 
     def load_snapshot(self) -> bytes | None:
         return self._snapshot
@@ -151,7 +158,7 @@ class MemoryStore:
 
     def totals(self) -> Totals:
         with self._lock:
-            return Totals(len(self._entries), self._size)
+            return Totals(len(self._records), self._size)
 
     def disk_bytes(self) -> int:
         return 0
@@ -162,7 +169,7 @@ class MemoryStore:
     def check(self) -> None:
         """Recompute the size; CorruptState when it differs or exceeds the capacity."""
         with self._lock:
-            derived = sum(entry.size for entry in self._entries.values())
+            derived = sum(map(size_of, self._records.values()))
             if derived != self._size:
                 raise CorruptState(f"size: {self._size} counted, {derived} recomputed")
             if derived > self.capacity:
@@ -190,14 +197,15 @@ class MemoryStore:
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            self._entries.clear()
+            self._records.clear()
+            self._decoded.clear()
             self._size = 0
             self._snapshot = None
 
     def _after_fork(self) -> None:
         """Repair the copy in a child: another thread may have held the lock, half way through a change."""
-        self._lock = threading.Lock()
-        self._size = sum(entry.size for entry in self._entries.values())
+        self._lock, self._decoded = threading.Lock(), DecodedEntries(self._decoded.capacity)
+        self._size = sum(map(size_of, self._records.values()))
 
 
 _STORES: weakref.WeakSet[MemoryStore] = weakref.WeakSet()
