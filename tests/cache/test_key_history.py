@@ -80,8 +80,8 @@ def test_expired_entries_that_a_sweep_removes_are_recorded(cache: Cache) -> None
 def test_rejected_answers_are_recorded_with_the_reason(cache: Cache) -> None:
     assert causes(cache, fetch(cache, "too large", 2 << 20)) == ["too large"]
     assert causes(cache, fetch(cache, "over quota", 30_000, tenant="small")) == ["larger than quota"]
-    first = fetch(cache, 1, 9_000, tenant="small")
-    fetch(cache, 2, 9_000, tenant="small")
+    first = fetch(cache, 1, 9_900, tenant="small")
+    fetch(cache, 2, 9_900, tenant="small")
     assert causes(cache, first) == ["over quota"]
 
 
