@@ -5,8 +5,7 @@
 An entry is a short chat request and an answer of 1 kB; the policy and the shadows are the default ones. Processes of
 their own write the entries and read them again, so that memory and page caches of Python do not carry over.
 
-    write            entries a second: a bulk import, and SQLite's own speed with the same rows (executemany, 1,000 rows in
-                     a transaction)
+    write            entries a second of a bulk import; SQLite: of executemany with the same rows, 1,000 in a transaction
     loop             microseconds of a library miss in a loop, from the request until the next one
     open             seconds until the cache is constructed; first hit: until it has answered one request; ready: until
                      the policy has read all entries
@@ -88,17 +87,13 @@ def write(path: Path, count: int) -> Row:
     for k in range(count):
         keyed = keys.keyed_request(CHAT, request(k))
         assert keyed is not None
-        canonical = keyed.key.canonical
-        made.append(
-            TransferEntry(
-                Entry(b"", "", "gpt-4o-mini", 0, 0.001, 1.0, 1e9 + k, None, {"usd": 0.001}, canonical, reply(k).payload),
-                1.0, None,
-            )  # fmt: skip
-        )
+        texts = keyed.key.canonical, reply(k).payload
+        entry = Entry(b"", "", "gpt-4o-mini", 0, 0.001, 1.0, 1e9 + k, None, {"usd": 0.001}, *texts)
+        made.append(TransferEntry(entry, 1.0, None))
     importer = EntryImporter(SqliteStore(path, size_limit(count)), None, "adaptive", lambda tenant, _: tenant)
     start = time.perf_counter()
-    for entry in made:
-        importer.add(entry)
+    for found in made:
+        importer.add(found)
     importer.finish()
     importer.close()
     seconds = time.perf_counter() - start

@@ -43,6 +43,7 @@ LONG_RUNS = [
     "reliability --scale 0.002",
     "replay --quick",
     "sampling --quick",
+    "scale --entries 2000,4000",
     "soak --minutes 2",
     "vsocb --quick",
 ]
