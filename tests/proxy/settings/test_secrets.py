@@ -18,7 +18,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_secrets_are_created_once_with_restricted_modes(tmp_path: Path) -> None:
+def test_secrets_are_created_once_with_restricted_modes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = data_directory(tmp_path / "a" / "b")
     assert mode(folder) == 0o700
     secret, token = server_secret(folder), admin_token(folder)
@@ -27,6 +27,7 @@ def test_secrets_are_created_once_with_restricted_modes(tmp_path: Path) -> None:
     assert (server_secret(folder), admin_token(folder)) == (secret, token)
     assert sorted(path.name for path in folder.iterdir()) == [TOKEN, SECRET]
     assert {mode(path) for path in folder.iterdir()} == {0o600}
+    assert caplog.text == "", "no other user could read them, not even at first"
     assert data_directory(folder) == folder
 
 
