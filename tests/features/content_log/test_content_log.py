@@ -215,6 +215,15 @@ def test_a_full_queue_drops_requests_and_counts_them(
     assert caplog.text.count("Requests are missing in the content log") == 1
 
 
+def test_a_request_that_just_fits_into_the_queue_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("knapcache.features.content_log.log.MAX_WAITING_BYTES", 50_000)
+    log, content = ContentLog(tmp_path / "content.sqlite", 10_000_000, 30.0, ("emails",)), chat("question")
+    for size in (50_001, 50_000):
+        log.append(content, size - content.size)
+    log.close()
+    assert (len(logged(log.path)), log.dropped) == (1, 1)
+
+
 def test_a_damaged_file_is_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "content.sqlite"
     path.write_bytes(b"no database at all" * 100)
