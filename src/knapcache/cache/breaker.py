@@ -47,7 +47,7 @@ class Breaker:
         self._clock = clock
         self._lock = threading.Lock()
         self._failures = 0
-        self._since = 0.0  # when it opened, or the last probe ended
+        self._since = clock()  # when it opened, or the last probe ended
 
     def allows_read(self) -> bool:
         """Return whether a request may wait for its read, and count it as skipped if not."""
