@@ -5,7 +5,7 @@
 An entry is a short chat request and an answer of 1 kB; the policy and the shadows are the default ones. Processes of
 their own write the entries and read them again, so that memory and page caches of Python do not carry over.
 
-    write            entries a second of a bulk import; SQLite: of executemany with the same rows, 1,000 in a transaction
+    write            entries a second of a bulk import; SQLite: of executemany with the same rows in large transactions
     loop             microseconds of a library miss in a loop, from the request until the next one
     open             seconds until the cache is constructed; first hit: until it has answered one request; ready: until
                      the policy has read all entries
