@@ -76,8 +76,8 @@ class Owner(Role):
         self.forget_missing = admission.forget_missing
         """forget_missing(key, id, serial): forget an entry that two reads did not find."""
 
-    def may_hold(self, key: bytes) -> bool:
-        """Return whether the store may have an entry of this key: the policy knows."""
+    def holds(self, key: bytes) -> bool:
+        """Return whether the policy holds an entry of this key."""
         admission = self.admission
         with admission.deciding:
             i = admission.ids.find(key)
@@ -259,10 +259,6 @@ class Reader(Role):
             with self._lock:
                 if key in self._hits or len(self._hits) < self._max_counted_keys:
                     self._hits[key] += 1
-        return True
-
-    def may_hold(self, key: bytes) -> bool:  # noqa: ARG002
-        """Return True: only the owner knows."""
         return True
 
     def inherit(self, key: bytes, other: bytes) -> None:

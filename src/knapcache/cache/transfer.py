@@ -210,7 +210,8 @@ class EntryImporter:
             result.expired += 1
             return
         role = self._coordinator.role
-        stored = store.peek(entry.key) if role.may_hold(entry.key) else None
+        read = not isinstance(role, Owner) or role.holds(entry.key)
+        stored = store.peek(entry.key) if read else None
         if stored is not None and stored.created >= entry.created:
             result.present += 1
             return
