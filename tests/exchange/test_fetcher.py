@@ -294,7 +294,7 @@ async def test_errors_go_to_all_waiters_and_are_not_stored(cache: InternalCache,
 
 
 class NoMarks:
-    """Marks no body, and notes what it is told about marked ones."""
+    """A marker that adds nothing to a body. It records the statuses that are reported to it."""
 
     upstream, fallback, refusable = "provider", None, True
 
