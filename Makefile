@@ -69,7 +69,7 @@ test: $(READY) ## run lint, type and layer checks beside the tests (WORKERS=8 fo
 
 # Tests of a file run in one worker: they share fixtures.
 pytest: kernels
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest --workers $(WORKERS)
 
 # Each worker would compile them again.
 kernels: $(READY)

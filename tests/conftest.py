@@ -20,6 +20,7 @@ from httpx._transports import default as httpx_transport
 from hypothesis import settings
 
 from tests.support import forked_commands, timing, uvicorn_polling, warm_python
+from tests.support.forked_workers import pytest_addoption, pytest_runtestloop  # noqa: F401 - hooks
 from tests.support.proxy_process import ProxyProcess
 from tests.support.run_report import pytest_sessionfinish, pytest_terminal_summary  # noqa: F401 - hooks
 

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-import shlex
-import subprocess
-import sys
 import time
-import tomllib
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.support import ROOT
+from tests.support.pytest_process import FORKED, run_pytest
 from tests.support.timing import (
     Deadline,
     TooSlow,
@@ -144,23 +139,7 @@ def test_linear_time_is_told_from_quadratic_time() -> None:
     check_linear(lambda _: lambda: None, 10, "nothing")
 
 
-def run_pytest(folder: Path, *more: str) -> tuple[int, str]:
-    """Run the tests of a folder with the options of this project; return the exit code and the output."""
-    options = shlex.split(
-        tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["addopts"]
-    )
-    reruns = options[options.index("--reruns") : options.index("--only-rerun") + 2]
-    (folder / "conftest.py").write_text("from tests.support.run_report import *\n")
-    command = [sys.executable, "-m", "pytest", "-vs", "-p", "no:cacheprovider", "--disable-plugin-autoload"]
-    command += [*more, "-p", "rerunfailures", *reruns, "--rootdir", str(folder), str(folder)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    for name in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID"):
-        environment.pop(name, None)
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, timeout=120)
-    return done.returncode, done.stdout
-
-
-@pytest.mark.parametrize("parallel", [[], ["-p", "xdist", "-n", "2", "--dist", "loadfile"]], ids=["one", "parallel"])
+@pytest.mark.parametrize("parallel", [[], FORKED], ids=["one", "parallel"])
 def test_only_a_missed_time_limit_is_measured_again(tmp_path: Path, parallel: list[str]) -> None:
     (tmp_path / "test_repeated.py").write_text(REPEATED)
     _, shown = run_pytest(tmp_path, *parallel)

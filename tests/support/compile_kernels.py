@@ -1,8 +1,8 @@
 """Compile the kernels of every policy: `python -m tests.support.compile_kernels`, before the workers of a run start.
 
 Without it, each worker compiles the kernels that its tests call: three minutes of CPU time in every worker. With all of
-them on disk this takes two seconds. Two processes share the work. The policies of `vsocb` are in one of them: they
-share the Oracle's kernels.
+them on disk this takes two seconds. Three processes share the work. The policies of `vsocb` are in one of them: they
+share the Oracle's kernels. The printed algorithm of the experiments has another state, and so kernels of its own.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+PRINTED = "as-printed"
 OPTIONS: dict[str, dict[str, Any]] = {
     "static": {"chosen": [True, True]},
     "belady": {"following": [3, 3, 3], "gains": [1, 1, 1]},
@@ -30,6 +31,12 @@ def compile_kernels(names: Sequence[str]) -> None:
 
     trace = Trace(np.array([0, 1, 0]), np.ones(3, np.int64), np.ones(3), 2)
     for name in names:
+        if name == PRINTED:
+            from knapcache.estimate.statistics import Confidence
+            from knapcache_experiments.as_printed import AsPrinted
+
+            replay(AsPrinted(2, 2, alpha=0.5, confidence=Confidence()), trace)
+            continue
         replay(registry.find(name).build(2, 2, **OPTIONS.get(name, {})), trace)
         policy = registry.find(name).build(2, 2, **OPTIONS.get(name, {}))
         policy.arrive(0)
@@ -48,11 +55,11 @@ def main() -> None:
     oracle = [name for name in SPECS if name.startswith(("vsocb", "berkeley", "offline"))]
     command = [sys.executable, "-m", "tests.support.compile_kernels"]
     environment = {**os.environ, "KNAPCACHE_COMPILE": "1"}
-    halves = [
-        subprocess.Popen([*command, *half], env=environment)
-        for half in (oracle, [name for name in SPECS if name not in oracle])
+    parts = [
+        subprocess.Popen([*command, *part], env=environment)
+        for part in (oracle, [PRINTED], [name for name in SPECS if name not in oracle])
     ]
-    codes = [half.wait() for half in halves]
+    codes = [part.wait() for part in parts]
     sys.exit(any(codes))
 
 

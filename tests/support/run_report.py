@@ -15,7 +15,7 @@ _NEEDS = re.compile(r"Skipped: needs ([^:]+): (.+)")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print both lists. With xdist, the controller has the reports of all workers."""
+    """Print both lists."""
     counts: Counter[tuple[str, str]] = Counter()
     skipped = {report.nodeid: report for report in terminalreporter.stats.get("skipped", ())}
     for report in skipped.values():

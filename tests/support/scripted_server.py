@@ -110,12 +110,14 @@ class ScriptedServer:
         """Connections so far."""
         self.open: set[asyncio.Task[Any]] = set()
         """Scripts that are running."""
+        self._writers: list[asyncio.StreamWriter] = []
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self.accepted += 1
         self.open.add(task)
+        self._writers.append(writer)
         try:
             await self._script(ServerConnection(reader, writer))
         except (OSError, h11.RemoteProtocolError, asyncio.IncompleteReadError, asyncio.CancelledError):
@@ -147,6 +149,10 @@ class ScriptedServer:
         for task in list(self.open):
             task.cancel()
         await async_wait_until(lambda: not self.open)
+        for writer in self._writers:  # what was not sent would keep a connection open beyond the event loop
+            if writer.transport.get_write_buffer_size():
+                writer.transport.abort()
+        await asyncio.gather(*(writer.wait_closed() for writer in self._writers), return_exceptions=True)
 
 
 class ClientHarness(NamedTuple):
