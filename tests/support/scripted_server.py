@@ -149,10 +149,12 @@ class ScriptedServer:
         for task in list(self.open):
             task.cancel()
         await async_wait_until(lambda: not self.open)
-        for writer in self._writers:  # what was not sent would keep a connection open beyond the event loop
-            if writer.transport.get_write_buffer_size():
+        closing = [asyncio.ensure_future(writer.wait_closed()) for writer in self._writers]
+        for writer, closed in zip(self._writers, closing, strict=True):
+            await asyncio.wait([closed], timeout=0.2)
+            if not closed.done():  # bytes that nobody reads would keep it open beyond the event loop
                 writer.transport.abort()
-        await asyncio.gather(*(writer.wait_closed() for writer in self._writers), return_exceptions=True)
+        await asyncio.gather(*closing, return_exceptions=True)
 
 
 class ClientHarness(NamedTuple):

@@ -31,11 +31,11 @@ def test_a_judge_model_labels_answers_in_changing_words_and_its_cost_is_shown(
         for wording, task in itertools.product(WORDINGS[:3], TASKS[:12]):
             client.ask(wording.format(task))
         wait_until(lambda: client.labels() >= 12)
+        matches = [match for match in client.status()["matches"] if match["verdict"]]
     finally:
-        upstream.answer = upstream.answer_by_meaning
+        upstream.answer = upstream.answer_by_meaning  # a judge that still waits does not understand this one
     calls = [call for call in upstream.calls if call.body["model"] == JUDGE]
     assert len(calls) >= 12
-    matches = [match for match in client.status()["matches"] if match["verdict"]]
     assert matches
     assert {match["rung"] for match in matches} == {"model"}
     assert {match["verdict"] for match in matches} == {"same"}
