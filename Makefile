@@ -4,7 +4,7 @@
 PYTHON ?= python3
 JOBS ?= 2
 # Workers of `make test`: more than cores, because tests wait for about half of their time.
-WORKERS ?= 4
+WORKERS ?= 5
 LOCK_FLAGS ?=
 # Arguments for `knapcache serve`, `knapcache demo` and bench/reliability.py: make run ARGS="--upstream https://api.openai.com/v1"
 ARGS ?=

@@ -1,8 +1,8 @@
 """Compile the kernels of every policy: `python -m tests.support.compile_kernels`, before the workers of a run start.
 
 Without it, each worker compiles the kernels that its tests call: three minutes of CPU time in every worker. With all of
-them on disk this takes two seconds. Three processes share the work. The policies of `vsocb` are in one of them: they
-share the Oracle's kernels. The printed algorithm of the experiments has another state, and so kernels of its own.
+them on disk this takes two seconds. Two processes share the work. The policies of `vsocb` are in one of them: they
+share the Oracle's kernels.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def main() -> None:
     environment = {**os.environ, "KNAPCACHE_COMPILE": "1"}
     parts = [
         subprocess.Popen([*command, *part], env=environment)
-        for part in (oracle, [PRINTED], [name for name in SPECS if name not in oracle])
+        for part in ([*oracle, PRINTED], [name for name in SPECS if name not in oracle])
     ]
     codes = [part.wait() for part in parts]
     sys.exit(any(codes))

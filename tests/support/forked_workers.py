@@ -154,8 +154,12 @@ class Worker:
 
 
 def _by_file(items: list[pytest.Item]) -> list[list[pytest.Item]]:
-    """Return the tests of each file; first the files with the most tests, so that none of them begins last."""
+    """Return the tests of each file; first the files with the most tests, so that none of them begins last.
+
+    Files with a browser are one: each worker would start a browser of its own.
+    """
     files: dict[str, list[pytest.Item]] = {}
     for item in items:
-        files.setdefault(item.nodeid.split("::", 1)[0], []).append(item)
+        browser = "browser" in getattr(item, "fixturenames", ())
+        files.setdefault("browser" if browser else item.nodeid.split("::", 1)[0], []).append(item)
     return sorted(files.values(), key=len, reverse=True)
