@@ -54,7 +54,7 @@ READER_TICK = 0.25
 MEASURE_SECONDS = 5.0
 """Seconds between two measurements of the size of such a store."""
 MAX_AT_ONCE = 20_000
-"""Most entries of a store that is opened in one step: more take seconds."""
+"""Most entries of a store that is opened in one step: more may take seconds."""
 
 
 class AdmissionOpener(NamedTuple):
