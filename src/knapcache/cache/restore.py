@@ -26,6 +26,7 @@ import numpy as np
 from knapcache.cache.apply_queue import BATCH_KEYS, StoreChange
 from knapcache.cache.key_array import KeyArray
 from knapcache.cache.snapshot import SavedState, copy_state, pack, unpack
+from knapcache.errors import StoreError
 from knapcache.store.base import EntryInfo, Store, Totals, expired, logged_store
 
 if TYPE_CHECKING:
@@ -74,19 +75,28 @@ def open_store(admission: AdmissionController, now: float) -> bool:
     if others is None:
         read_all = True
         residents = np.flatnonzero(admission.policy.rows["resident"]).tolist()
-        others = _match(admission, residents, {info.key: info for info in _scan(admission.store)})
+        others = _match(admission, residents, _read_all(admission.store))
     _settle(admission, others, now)
     return read_all
 
 
-def _scan(store: Store) -> Iterable[EntryInfo]:
-    """Yield the metadata of all entries. Log the progress if they are many."""
-    entries, logged = store.totals().entries, time.monotonic()
-    for count, info in enumerate(store.scan()):
+def _read_all(store: Store) -> dict[bytes, EntryInfo]:
+    """Return the metadata of all entries. Log the progress if they are many."""
+    try:
+        return _scanned(store)
+    except StoreError:
+        store.flush()  # a store that finds itself damaged is replaced by an empty one
+        return _scanned(store)
+
+
+def _scanned(store: Store) -> dict[bytes, EntryInfo]:
+    entries, logged, found = store.totals().entries, time.monotonic(), dict[bytes, EntryInfo]()
+    for info in store.scan():
+        found[info.key] = info
         if entries > MANY and time.monotonic() - logged >= PROGRESS_SECONDS:
             logged = time.monotonic()
-            log.info("reading entries: %d %%", min(99, 100 * count // entries))
-        yield info
+            log.info("reading entries: %d %%", min(99, 100 * len(found) // entries))
+    return found
 
 
 def _read_changed(admission: AdmissionController, saved: SavedState) -> list[EntryInfo] | None:
