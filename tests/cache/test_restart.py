@@ -18,6 +18,7 @@ from knapcache.cache.entry_index import EntryIndex
 from knapcache.cache.ids import IdTable
 from knapcache.cache.key_array import KeyArray
 from knapcache.cache.ledger import Ledger
+from knapcache.cache.restore import open_store
 from knapcache.cache.snapshot import copy_state, pack, unpack
 from knapcache.kernel import COMPILED
 from knapcache.policy import registry
@@ -355,7 +356,7 @@ def test_entries_that_the_policy_rejects_are_removed() -> None:
         admission = AdmissionController(store, "lru", (), Ledger(), 100)
         admission.policy = registry.find("lru").build(20_000, 100)  # less capacity than the store has
         admission.ids = IdTable(admission.policy)
-        admission.open(0.0)
+        open_store(admission, 0.0)
         assert 1 <= len(residents(admission)) <= 4
         assert {info.key for info in store.scan()} == residents(admission)
         admission.check()

@@ -17,7 +17,7 @@ from knapcache.cache import restore, roles
 from knapcache.cache.admission import AdmissionController
 from knapcache.cache.entries import columns, rows_of
 from knapcache.cache.ledger import Ledger
-from knapcache.cache.restore import save
+from knapcache.cache.restore import open_store, save
 from knapcache.cache.roles import Owner
 from knapcache.store.base import Totals
 from knapcache.store.sqlite import layout, snapshot_rows, writer
@@ -52,7 +52,7 @@ def opened(
     options = SqliteOptions(memory_tier=0, encryption_keys=keys, clock=clock)
     with closing(SqliteStore(path, SIZE_LIMIT, options)) as store:
         admission = AdmissionController(store, policy, (), Ledger(), 300, QUOTAS, clock)
-        admission.open(clock())
+        open_store(admission, clock())
         yield admission
 
 

@@ -15,7 +15,7 @@ must not invalidate a queued or newer write, so the caller proceeds in steps:
     3. store.get finds nothing again. forget_missing: if the policy still holds i as of s, it forgets i
 
 An entry that the store has and the policy does not hold is a miss, and the next answer replaces it. A restart leaves
-none of these: `open` feeds every entry of the store to the policy.
+none of these: `restore.open_store` gives every entry of the store to the policy.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from knapcache.cache.ids import IdTable, table_size
 from knapcache.cache.key_history import REJECTIONS, KeyHistory
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.quotas import Quotas
-from knapcache.cache.restore import open_store
 from knapcache.cache.shadow import Shadows
 from knapcache.errors import CorruptState, StoreError
 from knapcache.model import Decision
@@ -102,10 +101,6 @@ class AdmissionController:
             # policy.arrive without its argument checks: ids come from our own table.
             arrive = self.policy.form_of(type(self.policy).arrive_kernel)
             self._arrive = functools.partial(arrive, self.policy.head, self.policy.rows)
-
-    def open(self, now: float) -> None:
-        """Start from what the store holds (restore.py)."""
-        self.read_all = open_store(self, now)
 
     # Requests.
 

@@ -19,18 +19,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from knapcache.cache.admission import AdmissionController
 from knapcache.cache.apply_queue import BATCH_KEYS, StoreChange
 from knapcache.cache.key_array import KeyArray
 from knapcache.cache.snapshot import SavedState, copy_state, pack, unpack
 from knapcache.errors import StoreError
 from knapcache.store.base import EntryInfo, Store, Totals, expired, logged_store
-
-if TYPE_CHECKING:
-    from knapcache.cache.admission import AdmissionController
 
 log = logging.getLogger("knapcache.cache")
 
@@ -59,25 +56,24 @@ def save(admission: AdmissionController) -> None:
             store.drop_changes(position)
 
 
-def open_store(admission: AdmissionController, now: float) -> bool:
+def open_store(admission: AdmissionController, now: float) -> None:
     """Start from the store: load the snapshot as far as it matches, then feed the policy every other entry.
 
-    Return whether all entries were read. An entry that is newer than the snapshot is settled as if it had just been
-    paid for. Entries that the policy rejects or that have expired are evicted.
+    An entry that is newer than the snapshot is settled as if it had just been paid for. Entries that the policy rejects
+    or that have expired are evicted.
     """
     snapshot = admission.store.load_snapshot()
     saved = unpack(admission.policy_name, admission.policy, snapshot) if snapshot else None
     del snapshot
-    others, read_all = None, False
+    others = None
     if saved is not None:
         admission.ids.load(saved.keys)
         others = _read_changed(admission, saved)
     if others is None:
-        read_all = True
+        admission.read_all = True
         residents = np.flatnonzero(admission.policy.rows["resident"]).tolist()
         others = _match(admission, residents, _read_all(admission.store))
     _settle(admission, others, now)
-    return read_all
 
 
 def _read_all(store: Store) -> dict[bytes, EntryInfo]:
