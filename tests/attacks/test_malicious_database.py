@@ -20,11 +20,13 @@ import pytest
 
 from knapcache.errors import StoreError
 from knapcache.store.base import Entry
-from knapcache.store.sqlite.database import MIGRATIONS, SNAPSHOT_ROW
+from knapcache.store.sqlite.change_log import CHANGES_ROW
+from knapcache.store.sqlite.database import MIGRATIONS
 from knapcache.store.sqlite.files import APPLICATION_ID, FORMAT_ROW
 from knapcache.store.sqlite.layout import PAGE
 from knapcache.store.sqlite.recovery import SqliteOptions
 from knapcache.store.sqlite.rows import Sealer
+from knapcache.store.sqlite.snapshot_rows import SNAPSHOT_ROW
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.stores import entry_of, key_of
 from tests.support.timing import check_seconds
@@ -215,7 +217,12 @@ HOSTILE_ROWS = {
     "a huge snapshot": f"UPDATE state SET value = zeroblob(100000000) WHERE id = {SNAPSHOT_ROW}",
     "text for a snapshot": f"UPDATE state SET value = CAST(x'ff' AS TEXT) WHERE id = {SNAPSHOT_ROW}",
     "a huge format": f"UPDATE state SET value = zeroblob(100000000) WHERE id = {FORMAT_ROW}",
-    "more states": f"INSERT INTO state {LOOP} SELECT x + 10, zeroblob(16), zeroblob(100) FROM c LIMIT 10000",
+    "more states": f"INSERT INTO state {LOOP} SELECT x + 100000, zeroblob(16), zeroblob(100) FROM c LIMIT 10000",
+    "a snapshot in chunks": f"INSERT INTO state {LOOP} SELECT -x, zeroblob(16), zeroblob(1000000) FROM c LIMIT 2000",
+    "wrong totals": f"UPDATE state SET value = zeroblob(33) WHERE id = {CHANGES_ROW}",
+    "text for totals": f"UPDATE state SET value = CAST(x'ff' AS TEXT) WHERE id = {CHANGES_ROW}",
+    "huge totals": f"UPDATE state SET value = zeroblob(100000000) WHERE id = {CHANGES_ROW}",
+    "no totals": f"DELETE FROM state WHERE id = {CHANGES_ROW}",
     "more entries": "INSERT INTO entries SELECT id + 1 + x, seal, key, size, cost, seconds, created, expires, tenant,"
     f" model, meta, request, NULL FROM entries, ({LOOP} SELECT x FROM c LIMIT 25)",
 }

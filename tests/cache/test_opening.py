@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from knapcache import Cache
-from knapcache.cache import coordinator
+from knapcache.cache import coordinator, restore
 from knapcache.cache.admission import AdmissionController
 from knapcache.cache.cache import internal_of
 from knapcache.cache.roles import Owner, Reader
@@ -32,13 +32,13 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def release(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """The opening of a store waits for this event."""
-    event, begin = threading.Event(), AdmissionController.open
+    event, begin = threading.Event(), restore.open_store
 
     def open_late(admission: AdmissionController, now: float) -> None:
         assert event.wait(DEADLINE)
         begin(admission, now)
 
-    monkeypatch.setattr(AdmissionController, "open", open_late)
+    monkeypatch.setattr(coordinator, "open_store", open_late)
     monkeypatch.setattr(coordinator, "MAX_AT_ONCE", ENTRIES - 1)
     yield event
     event.set()

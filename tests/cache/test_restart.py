@@ -9,17 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 
 from knapcache import Cache
 from knapcache.cache.admission import AdmissionController
+from knapcache.cache.entry_index import EntryIndex
 from knapcache.cache.ids import IdTable
 from knapcache.cache.key_array import KeyArray
 from knapcache.cache.ledger import Ledger
+from knapcache.cache.restore import open_store
 from knapcache.cache.snapshot import copy_state, pack, unpack
 from knapcache.kernel import COMPILED
 from knapcache.policy import registry
 from knapcache.policy.base import Policy
+from knapcache.store.base import EntryInfo
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.caches import CHAT, Upstream, admission_of, request_of, residents, small_cache, store_of
 
@@ -47,6 +51,13 @@ def run(policy: Policy, rounds: int, seed: int) -> list[tuple[bool, Any]]:
     return seen
 
 
+def unpacked_keys(name: str, policy: Policy, packed: bytes) -> list[bytes]:
+    """Load a snapshot into a policy. Return its keys."""
+    saved = unpack(name, policy, packed)
+    assert saved is not None
+    return list(saved.keys)
+
+
 @pytest.mark.parametrize("name", ["adaptive", "lru", "gdsf-cost", "s3-fifo", "camp"])
 def test_a_restored_policy_decides_the_same(name: str) -> None:
     old = trained(name)
@@ -54,7 +65,7 @@ def test_a_restored_policy_decides_the_same(name: str) -> None:
     packed = pack(name, old, state, 10**9)
     assert packed is not None
     new = registry.find(name).build(old.capacity, old.ids)
-    assert list(unpack(name, new, packed) or ()) == list(keys_of(old.ids))
+    assert unpacked_keys(name, new, packed) == list(keys_of(old.ids))
     assert new.residents == old.residents
     assert run(new, ROUNDS // 3, 1) == run(old, ROUNDS // 3, 1)
 
@@ -66,7 +77,7 @@ def test_a_state_that_does_not_fit_is_compacted(limit: int) -> None:
     assert packed is not None
     assert len(packed) <= limit
     new = registry.find("adaptive").build(old.capacity, old.ids)
-    keys = unpack("adaptive", new, packed)
+    keys = unpacked_keys("adaptive", new, packed)
     assert keys
     assert len(keys) < old.ids
     known = list(keys_of(old.ids))
@@ -91,8 +102,8 @@ def test_a_limit_that_is_too_small() -> None:
 
 def test_a_large_state_is_packed_in_chunks() -> None:
     """Memory allocated for the state as a whole is not returned by the allocator."""
-    policy = registry.find("adaptive").build(1_000_000, 60_000)
-    keys = keys_of(60_000)
+    policy = registry.find("adaptive").build(1_000_000, 80_000)
+    keys = keys_of(80_000)
     state = copy_state(policy, keys)
     tracemalloc.start()
     try:
@@ -103,7 +114,8 @@ def test_a_large_state_is_packed_in_chunks() -> None:
     assert packed is not None
     assert state.rows.nbytes > 8 << 20
     assert peak < 2.5 * len(packed) + (2 << 20) < state.rows.nbytes
-    assert list(unpack("adaptive", registry.find("adaptive").build(1_000_000, 60_000), packed) or ()) == list(keys)
+    new = registry.find("adaptive").build(1_000_000, 80_000)
+    assert unpacked_keys("adaptive", new, packed) == list(keys)
 
 
 def test_an_invalid_snapshot_is_rejected_and_changes_nothing() -> None:
@@ -138,6 +150,132 @@ def test_an_inconsistent_snapshot_is_rejected() -> None:
     packed = pack("gdsf-cost", old, twice, 10**9)
     assert packed
     assert unpack("gdsf-cost", new, packed) is None
+
+
+# Snapshots of 0.2 before the change log: rows one after the other, keys at the end, and wider fields.
+
+OLDER_TYPES = {"victim": "<i8", "misses": "<i8", "requests": "<i4", "size_class": "<i4", "shadow": "<i4"}
+
+
+def older_snapshot(name: str, policy: Policy, row: str | None = None, victim: int = 0) -> bytes:
+    """Return a snapshot as the older version wrote it. row: another type of rows; victim: of the first row."""
+    fields = [(field, OLDER_TYPES.get(field, policy.rows.dtype[field])) for field in reversed(policy.rows.dtype.names)]
+    rows = np.zeros(len(policy.rows), np.dtype(fields, align=True))
+    for field in policy.rows.dtype.names:
+        rows[field] = policy.rows[field]
+    rows["victim"][0] = victim or rows["victim"][0]
+    form = {
+        "policy": name,
+        "capacity": policy.capacity,
+        "ids": policy.ids,
+        "spare": policy.spare,
+        "head": str(policy.head.dtype.descr),
+        "row": str(rows.dtype.descr) if row is None else row,
+        "used": policy.ids,
+    }
+    keys = keys_of(policy.ids).rows
+    rest = b"%b\n%b" % (orjson.dumps(form), zlib.compress(policy.head.tobytes() + rows.tobytes() + keys.tobytes()))
+    return b"knapcache state 1\n%d %d\n%b" % (len(rest), zlib.crc32(rest), rest)
+
+
+@pytest.mark.parametrize("name", ["adaptive", "gdsf-cost", "lru"])
+def test_an_older_snapshot_is_converted(name: str) -> None:
+    old = trained(name)
+    packed = older_snapshot(name, old)
+    assert str(old.rows.dtype.descr).encode() not in packed
+    new = registry.find(name).build(old.capacity, old.ids)
+    saved = unpack(name, new, packed)
+    assert saved is not None
+    assert (list(saved.keys), saved.entries, saved.position) == (list(keys_of(old.ids)), None, b"")
+    for field in old.rows.dtype.names:
+        assert np.array_equal(new.rows[field], old.rows[field]), field
+    assert run(new, ROUNDS // 3, 1) == run(old, ROUNDS // 3, 1)
+
+
+@pytest.mark.parametrize("victim", [-1, 2**32])
+def test_a_value_that_does_not_fit_is_rejected(victim: int) -> None:
+    old = trained("gdsf-cost")
+    new = registry.find("gdsf-cost").build(old.capacity, old.ids)
+    empty = new.rows.tobytes(), new.head.tobytes()
+    assert unpack("gdsf-cost", new, older_snapshot("gdsf-cost", old, victim=victim)) is None
+    assert (new.rows.tobytes(), new.head.tobytes()) == empty
+    assert unpack("gdsf-cost", new, older_snapshot("gdsf-cost", old, victim=2**32 - 1)) is not None
+
+
+@pytest.mark.parametrize(
+    "row", ["", "nonsense", "[(", "[" * 10_000, "1 + 1", "[]", "[('entry_size', '<i8')]", "OBJECTS", "HUGE", "SHORT"]
+)
+def test_types_that_are_not_ours_are_rejected(row: str) -> None:
+    old = trained("gdsf-cost", rounds=50)
+    kinds = {"OBJECTS": ("O",), "HUGE": ("<f8", (10**6,)), "SHORT": ("<i1",)}
+    if row in kinds:
+        row = str([(name, *kinds[row]) for name in old.rows.dtype.names])
+    new = registry.find("gdsf-cost").build(old.capacity, old.ids)
+    assert unpack("gdsf-cost", new, older_snapshot("gdsf-cost", old, row)) is None
+    assert not new.residents
+
+
+# Records of the entries.
+
+
+def index_of(policy: Policy, rng: np.random.Generator) -> EntryIndex:
+    """Return an index with a record for every id."""
+    index = EntryIndex(policy.ids)
+    for i in range(policy.ids):
+        index.record(
+            i,
+            EntryInfo(
+                key=bytes(32),
+                tenant=f"tenant {i % 3}",
+                model=f"model {i % 5}",
+                size=1,
+                cost=rng.random(),
+                seconds=rng.random(),
+                created=float(i),
+                expires=None if i % 2 else 1e9 + i,
+                meta={"usd": rng.random()} if i % 7 else {"tags": ["x"], "system": f"{i:016x}"},
+            ),
+        )
+    return index
+
+
+def test_records_of_residents_are_saved_with_a_position() -> None:
+    old = trained("gdsf-cost")
+    index, residents = index_of(old, np.random.default_rng(0)), np.flatnonzero(old.rows["resident"])
+    packed = pack("gdsf-cost", old, copy_state(old, keys_of(old.ids), index, b"position"), 10**9)
+    assert packed
+    new, loaded = registry.find("gdsf-cost").build(old.capacity, old.ids), EntryIndex(old.ids)
+    saved = unpack("gdsf-cost", new, packed)
+    assert saved is not None
+    assert saved.entries is not None
+    assert saved.position == b"position"
+    assert loaded.load(residents, saved.entries)
+    assert loaded.records[residents].tobytes() == index.records[residents].tobytes()
+    assert not loaded.records[~old.rows["resident"][: old.ids]].view(np.uint8).any()
+    assert [table.names for table in loaded._tables] == [table.names for table in index._tables]
+    assert loaded.tenants.find("tenant 2") == index.tenants.find("tenant 2")
+    small = pack("gdsf-cost", old, copy_state(old, keys_of(old.ids), index, b"position"), len(packed) - 1)
+    assert small
+    saved = unpack("gdsf-cost", registry.find("gdsf-cost").build(old.capacity, old.ids), small)
+    assert saved is not None
+    assert saved.entries is None
+    assert copy_state(old, keys_of(old.ids), index).entries is None, "without a position they would not be read"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("model", 5), ("model", -1), ("tenant", 3), ("tags", 2), ("cost", np.nan), ("cost", -1.0), ("created", np.inf),
+     ("seconds", np.nan), ("expires", np.nan)],
+)  # fmt: skip
+def test_invalid_records_are_rejected(field: str, value: float) -> None:
+    policy = trained("gdsf-cost", rounds=50)
+    saved, index = index_of(policy, np.random.default_rng(0)).copy(policy.ids), EntryIndex(policy.ids)
+    assert EntryIndex(policy.ids).load(np.arange(policy.ids), saved)
+    assert not index.load(np.arange(policy.ids - 1), saved)
+    saved.records[field][7] = value
+    assert not index.load(np.arange(policy.ids), saved)
+    assert not index.records.view(np.uint8).any()
+    assert index.models.names == []
 
 
 def fill(cache: Cache, names: range, n: int = 4000) -> None:
@@ -218,7 +356,7 @@ def test_entries_that_the_policy_rejects_are_removed() -> None:
         admission = AdmissionController(store, "lru", (), Ledger(), 100)
         admission.policy = registry.find("lru").build(20_000, 100)  # less capacity than the store has
         admission.ids = IdTable(admission.policy)
-        admission.open(0.0)
+        open_store(admission, 0.0)
         assert 1 <= len(residents(admission)) <= 4
         assert {info.key for info in store.scan()} == residents(admission)
         admission.check()

@@ -236,3 +236,8 @@ def test_an_unknown_policy_suggests_the_nearest_name() -> None:
         registry.find("vsobc")
     with pytest.raises(InvalidInput, match="knapcache policies"):
         registry.find("???")
+
+
+@pytest.mark.parametrize(("name", "size"), [("adaptive", 136), ("gdsf-cost", 72), ("lru", 24)])
+def test_bytes_per_id_of_the_default_policy_and_its_shadows(name: str, size: int) -> None:
+    assert registry.find(name).build(1, 1).rows.itemsize == size

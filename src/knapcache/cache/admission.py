@@ -15,7 +15,7 @@ must not invalidate a queued or newer write, so the caller proceeds in steps:
     3. store.get finds nothing again. forget_missing: if the policy still holds i as of s, it forgets i
 
 An entry that the store has and the policy does not hold is a miss, and the next answer replaces it. A restart leaves
-none of these, because `open` feeds every entry of the store to the policy.
+none of these: `restore.open_store` gives every entry of the store to the policy.
 """
 
 from __future__ import annotations
@@ -37,11 +37,10 @@ from knapcache.cache.key_history import REJECTIONS, KeyHistory
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.quotas import Quotas
 from knapcache.cache.shadow import Shadows
-from knapcache.cache.snapshot import unpack
 from knapcache.errors import CorruptState, StoreError
 from knapcache.model import Decision
 from knapcache.policy import registry
-from knapcache.store.base import Clock, Entry, EntryInfo, Store, expired, wall_clock
+from knapcache.store.base import Clock, Entry, EntryInfo, Store, wall_clock
 
 log = logging.getLogger("knapcache.cache")
 
@@ -49,8 +48,6 @@ LOSS_COUNTERS = ("damaged", "quarantined", "failed_reads")
 """Counters of stores that say that entries were lost."""
 MAX_TOUCHES = 1000
 """Requests for one key that `touch` counts at most: a key with that many stays resident anyway."""
-BATCH_KEYS = 256
-"""Keys that one change evicts at most, where there are many."""
 
 
 class AdmissionController:
@@ -83,6 +80,8 @@ class AdmissionController:
         self.deciding, self.expiring = threading.Lock(), threading.Lock()
         self.queue = ApplyQueue(store)
         self._failure_logged = False
+        self.read_all = False
+        """Whether all entries were read when the store was opened. The next snapshot spares the next opening that."""
         self._use_kernels(background_compile.prepare(policy, shadows, store.totals().entries))
         self._compile_in_background()
 
@@ -103,46 +102,6 @@ class AdmissionController:
             arrive = self.policy.form_of(type(self.policy).arrive_kernel)
             self._arrive = functools.partial(arrive, self.policy.head, self.policy.rows)
 
-    def open(self, now: float) -> None:
-        """Start from the store: load the policy's snapshot as far as it matches, then feed every other entry.
-
-        An entry that is newer than the snapshot is settled as if it had just been paid for. Entries that the policy
-        rejects or that have expired are evicted.
-        """
-        snapshot = self.store.load_snapshot()
-        keys = unpack(self.policy_name, self.policy, snapshot) if snapshot else None
-        if keys:
-            self.ids.load(keys)
-        scanned = {info.key: info for info in self.store.scan()}
-        limit = self.store.max_entry_size
-        evict = [key for key, info in scanned.items() if expired(info.expires, now) or info.size > limit]
-        infos = dict(scanned)
-        for key in evict:
-            del infos[key]
-        for i in self.policy.residents:
-            info = infos.get(self.ids.key(i))
-            if info is not None and info.size == self.policy.rows["entry_size"][i]:
-                self._track(i, info)
-                del infos[info.key]
-            else:
-                self._forget(i)
-        for info in sorted(infos.values(), key=lambda info: info.created):
-            i = self._intern(info.key)
-            self.policy.arrive(i)
-            admit, evicted = self.policy.settle(i, info.size, info.cost)
-            evict += [self.ids.key(victim) for victim in evicted if victim != i]
-            evict += [] if admit else [info.key]
-            self._untrack(evicted)
-            if admit:
-                self._track(i, info)
-        for tenant in self.quotas.limits:  # a quota may be smaller than before the restart
-            evict += [self.ids.key(victim) for victim in self._forget_over_quota(tenant)]
-        self.history.note_opened((scanned[key] for key in evict), now)
-        for k in range(0, len(evict), BATCH_KEYS):
-            self.queue.append(StoreChange(evict=evict[k : k + BATCH_KEYS]))
-        self.shadows.seed(self.policy, self.index.records)
-        self.drain()
-
     # Requests.
 
     def arrive(self, key: bytes) -> tuple[int, int]:
@@ -150,7 +109,7 @@ class AdmissionController:
         with self.deciding:
             i = self.ids.find(key)
             if i < 0:
-                i = self._intern(key)
+                i = self.intern(key)
             self.arrived += 1
             serial = self.ids.serial[i] if self._arrive(i) else -1
         if self.queue.changes:
@@ -196,7 +155,7 @@ class AdmissionController:
     def forget_missing(self, key: bytes, i: int, serial: int) -> None:
         """Forget an entry that the store does not have, unless a newer one was admitted."""
         with self.deciding:
-            if self.ids.holds(i, key) and self.ids.serial[i] == serial and self._forget(i):
+            if self.ids.holds(i, key) and self.ids.serial[i] == serial and self.forget_id(i):
                 self.history.note_missing(i)
                 self.shadows.forget(i)  # it expired or was lost: no policy would have it now
                 self.queue.append(StoreChange(evict=[key]))
@@ -207,7 +166,7 @@ class AdmissionController:
         """Decide about an answer that was paid for, here or before it was imported. Return whether it is admitted."""
         with self.deciding:
             if not self.ids.holds(i, entry.key):  # the id was recycled during the call
-                i = self._intern(entry.key)
+                i = self.intern(entry.key)
                 self.policy.arrive(i)
             admitted = self._decide(i, entry)
             self.settled += 1
@@ -220,19 +179,19 @@ class AdmissionController:
             self.history.note_settled(i, entry, REJECTIONS[reason])
             # The policy is not called. The older answer is evicted, because a newer one was paid for. While a disk
             # hangs, only such evictions are queued, and no more of them than there are entries.
-            if self._forget(i):
+            if self.forget_id(i):
                 self.queue.append(StoreChange(evict=[entry.key]))
             self.ledger.count(reason)
             return False
         self.history.note_removed("replaced", i)
         admit, evicted = self._timed_settle(i, entry.size, entry.cost)
         self.history.note_settled(i, entry, None if admit else "not admitted", evicted)
-        self._untrack(evicted)
+        self.untrack(evicted)
         if admit:
             self.ids.serial[i] += 1
-            self._track(i, entry)
+            self.track(i, entry)
             if entry.tenant in self.quotas.limits:
-                victims = self._forget_over_quota(entry.tenant, i)
+                victims = self.forget_over_quota(entry.tenant, i)
                 self.history.note_evicted("over quota", victims, i, entry)
                 evicted = (*evicted, *victims)
         elif entry.cost > 0.0:  # an answer that costs nothing is not worth space, however much there is
@@ -261,27 +220,31 @@ class AdmissionController:
 
     # The policy knows what is resident; index and quotas follow it. The caller holds `deciding`.
 
-    def _track(self, i: int, entry: Entry | EntryInfo) -> None:
+    def track(self, i: int, entry: Entry | EntryInfo) -> None:
+        """Record that an entry is resident."""
         self.index.record(i, entry)
         self.quotas.add(i, entry.tenant, entry.size)
 
-    def _untrack(self, ids: Iterable[int]) -> None:
+    def untrack(self, ids: Iterable[int]) -> None:
+        """Record that the policy has evicted ids."""
         for i in ids:
             self.quotas.remove(i)
 
-    def _forget(self, i: int) -> bool:
+    def forget_id(self, i: int) -> bool:
+        """Let the policy forget the entry of an id. Return whether it held one."""
         self.quotas.remove(i)
         return self.policy.forget(i)
 
-    def _forget_over_quota(self, tenant: str, newcomer: int = -1) -> list[int]:
+    def forget_over_quota(self, tenant: str, newcomer: int = -1) -> list[int]:
         """Forget entries of a namespace until its quota holds. Return their ids."""
         victims = []
         while (victim := self.quotas.next_victim(tenant, newcomer)) >= 0:
-            self._forget(victim)
+            self.forget_id(victim)
             victims.append(victim)
         return victims
 
-    def _intern(self, key: bytes) -> int:
+    def intern(self, key: bytes) -> int:
+        """Return the id of a key, a new one if it has none."""
         i = self.ids.find(key)
         if i < 0:
             i, recycled, evicted = self.ids.intern(key)
@@ -311,7 +274,7 @@ class AdmissionController:
             with self.deciding:
                 if self.ids.holds(change.i, change.put.key) and self.ids.serial[change.i] == change.serial:
                     self.history.note_removed("not written", change.i)
-                    self._forget(change.i)
+                    self.forget_id(change.i)
 
     def forget(self, keys: Iterable[bytes]) -> None:
         """Remove entries from policy and store; StoreError when the store could not remove them yet."""
@@ -321,7 +284,7 @@ class AdmissionController:
                 i = self.ids.find(key)
                 if i >= 0:
                     self.history.note_removed("purged", i)
-                    self._forget(i)
+                    self.forget_id(i)
                     self.shadows.forget(i)
             change = StoreChange(evict=keys)
             self.queue.append(change)
@@ -344,12 +307,6 @@ class AdmissionController:
                 if self.store.get(key) is None:
                     self.forget_missing(key, i, serial)
         return len(keys)
-
-    def save_snapshot(self, snapshot: bytes) -> None:
-        """Write a snapshot of the policy to the store."""
-        with self.deciding:
-            self.queue.append(StoreChange(snapshot=snapshot))
-        self.drain()
 
     def entries(self, key: bytes | None = None) -> EntryTable:
         """Return a copy of the metadata of all entries, or of one."""
@@ -387,7 +344,7 @@ class AdmissionController:
             # The policy forgets what a disk has lost when it is requested; here all of it at once.
             for i in self.policy.residents:
                 if self.ids.key(i) not in stored:
-                    self._forget(i)
+                    self.forget_id(i)
         resident = {self.ids.key(i): int(self.policy.rows["entry_size"][i]) for i in self.policy.residents}
         if stored != resident:
             raise CorruptState(

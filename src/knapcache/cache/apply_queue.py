@@ -17,6 +17,9 @@ from functools import partial
 from knapcache.errors import StoreError
 from knapcache.store.base import Entry, Store
 
+BATCH_KEYS = 256
+"""Keys that one change evicts at most, where there are many."""
+
 
 @dataclass(slots=True, eq=False)
 class StoreChange:

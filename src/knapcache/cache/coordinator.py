@@ -12,13 +12,13 @@ For a shared store a thread runs a round of maintenance every TICK seconds, and 
 readers leave entries. A reader tries to become the owner. An owner
 that another process has replaced becomes a reader; that happens in a store of many machines (store/redis). Such a store
 reports answers that were handed over, and the owner settles them within ARRIVALS_TICK seconds. The owner collects what
-readers left; once in SWEEP_SECONDS it removes expired entries and writes a snapshot of the policy,
-which is copied under the lock and packed outside of it. A store in memory has no such thread: expired entries are
-removed after every SWEEP_SETTLED settled answers.
+readers left; once in SWEEP_SECONDS it removes expired entries. It writes a snapshot as often, or less often if it is
+large (restore.py). A store in memory has no such thread: expired entries are removed after every SWEEP_SETTLED settled
+answers.
 
 A large file is opened in two steps. The process begins as a reader of its own store, so that it serves at once. The
-first round of maintenance reads the metadata of all entries, which takes seconds, and makes it the owner. Answers that
-are paid for until then are handed over, and decided after that.
+first round of maintenance loads the policy's state, or reads the metadata of all entries, which takes seconds, and
+makes it the owner. Answers that are paid for until then are handed over, and decided after that.
 
 The Oracle needs no thread. `adaptive` calls it only for caches of at most 8 residents, with a bound on its work; the
 `vsocb` policies call it within the request that requires it.
@@ -38,6 +38,7 @@ from typing import Any, NamedTuple
 from knapcache.cache import background_compile
 from knapcache.cache.admission import AdmissionController
 from knapcache.cache.ledger import Ledger
+from knapcache.cache.restore import open_store
 from knapcache.cache.roles import Owner, Reader
 from knapcache.errors import StoreError
 from knapcache.store.base import Clock, Store, network_store
@@ -54,7 +55,7 @@ READER_TICK = 0.25
 MEASURE_SECONDS = 5.0
 """Seconds between two measurements of the size of such a store."""
 MAX_AT_ONCE = 20_000
-"""Most entries of a store that is opened in one step: more take seconds."""
+"""Most entries of a store that is opened in one step: more may take seconds."""
 
 
 class AdmissionOpener(NamedTuple):
@@ -70,7 +71,7 @@ class AdmissionOpener(NamedTuple):
     def open(self, store: Store) -> AdmissionController:
         """Return the admission controller of a store that this process owns."""
         admission = AdmissionController(store, *self)
-        admission.open(self.clock())
+        open_store(admission, self.clock())
         return admission
 
     def prepare(self) -> None:

@@ -72,12 +72,16 @@ class NameTable:
             self.names.append(name)
         return found
 
+    def load(self, names: list[str]) -> None:
+        """Replace all names."""
+        self.names = names
+        self._numbers = {name: k for k, name in enumerate(names)}
+        self._limit = max(MIN_NAMES, 2 * len(names))
+
     def _renumber(self, used: npt.NDArray[np.int32]) -> None:
         old, new = np.unique(used, return_inverse=True)
         used[:] = new
-        self.names = [self.names[k] for k in old.tolist()]
-        self._numbers = {name: k for k, name in enumerate(self.names)}
-        self._limit = max(MIN_NAMES, 2 * len(self.names))
+        self.load([self.names[k] for k in old.tolist()])
 
 
 class EntryTable(NamedTuple):
@@ -93,12 +97,19 @@ class EntryTable(NamedTuple):
     """The tags of an entry, sorted, with commas in between."""
 
 
+class SavedIndex(NamedTuple):
+    """Records, and the names of models, tenants and tag sets that they number."""
+
+    records: Records
+    names: tuple[list[str], ...]
+
+
 class EntryIndex:
     """Records by id. The caller holds the controller's lock."""
 
     def __init__(self, ids: int) -> None:
         self.records: Records = np.zeros(ids, RECORD)
-        self.models, self.tenants, self.tag_sets = NameTable(), NameTable(), NameTable()
+        self.models, self.tenants, self.tag_sets = self._tables = NameTable(), NameTable(), NameTable()
         self._written = 0
 
     def record(self, i: int, entry: Entry | EntryInfo) -> None:
@@ -124,6 +135,24 @@ class EntryIndex:
         records["model"][i] = self.models.number(entry.model, records["model"])
         records["tenant"][i] = self.tenants.number(entry.tenant, records["tenant"])
         records["tags"][i] = self.tag_sets.number(joined, records["tags"])
+
+    def load(self, ids: IdArray, saved: SavedIndex) -> bool:
+        """Write the records of some ids as they were saved. Return False, and write none, if they are not valid."""
+        records = saved.records
+        numbers = np.stack([records[field] for field in ("created", "cost", "seconds", "expires")])
+        valid = len(records) == len(ids) and bool(np.isfinite(numbers[:3]).all() and (numbers >= 0.0).all())
+        for field, names in zip(("model", "tenant", "tags"), saved.names, strict=True):
+            valid = valid and bool(((records[field] >= 0) & (records[field] < len(names))).all())
+        if valid:
+            self.records[ids] = records
+            self._written = int(ids.max(initial=-1)) + 1
+            for table, names in zip(self._tables, saved.names, strict=True):
+                table.load(list(names))
+        return valid
+
+    def copy(self, ids: int) -> SavedIndex:
+        """Return a copy of the records of the first ids."""
+        return SavedIndex(self.records[:ids].copy(), tuple(list(t.names) for t in self._tables))
 
     def tenant(self, i: int) -> str:
         """Return the tenant of id i."""

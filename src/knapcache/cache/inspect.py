@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from knapcache.cache.admission import BATCH_KEYS
+from knapcache.cache.apply_queue import BATCH_KEYS
 from knapcache.cache.entries import MB, columns, least_value, purge_preview, read_entries, rows_of
 from knapcache.cache.outlines import OtherRequests, OutlineIndex
 from knapcache.cache.owner_requests import ask_purge

@@ -13,7 +13,7 @@ Processes that only read the store hand their answers over to the owner, so the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -123,12 +123,15 @@ class KeyHistory:
         if key is not None or self._resident[i]:
             self._add(i, cause, self._clock(), key=key)
 
-    def note_opened(self, infos: Iterable[EntryInfo], now: float) -> None:
-        """Record the entries that were not kept when the store was opened."""
-        for info in infos:
-            late = info.expires is not None and info.expires <= now
-            cause, time = ("expired", float(info.expires or now)) if late else ("at start", now)
-            self._write(info.key, cause, time, info.created, float(info.size), info.cost, 0.0, 0.0, 0.0, 0.0)
+    def note_dropped(self, entry: EntryInfo | int, now: float) -> None:
+        """Record an entry that was not kept when the store was opened: its metadata, or its id."""
+        expires = float(self._index.records["expires"][entry]) if isinstance(entry, int) else entry.expires
+        late = expires is not None and expires <= now
+        cause, time = ("expired", float(expires or now)) if late else ("at start", now)
+        if isinstance(entry, int):
+            self._add(entry, cause, time)
+        else:
+            self._write(entry.key, cause, time, entry.created, float(entry.size), entry.cost, 0.0, 0.0, 0.0, 0.0)
 
     def _add(
         self,

@@ -61,6 +61,14 @@ class Quotas:
             self._used[tenant] += size
             self._tenants[i] = tenant
 
+    def count_all(self) -> None:
+        """Count all resident entries, by their records."""
+        for tenant in self.limits:
+            ids = self._residents(tenant)
+            sizes = self._policy.rows["entry_size"][ids].tolist()
+            self._sizes[tenant], self._used[tenant] = dict(zip(ids.tolist(), sizes, strict=True)), sum(sizes)
+            self._tenants |= dict.fromkeys(self._sizes[tenant], tenant)
+
     def remove(self, i: int) -> None:
         """Stop counting the entry of id i, if it was counted."""
         tenant = self._tenants.pop(i, None) if self._tenants else None

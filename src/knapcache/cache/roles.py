@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from knapcache.cache import owner_requests
-from knapcache.cache.admission import BATCH_KEYS, AdmissionController
+from knapcache.cache.admission import AdmissionController
+from knapcache.cache.apply_queue import BATCH_KEYS
 from knapcache.cache.backpressure import WriteBackpressure
 from knapcache.cache.entries import read_entries
 from knapcache.cache.entry_index import EntryTable, entry_table
@@ -21,13 +22,16 @@ from knapcache.cache.imported import ImportedRequests
 from knapcache.cache.key_history import KeyRecord
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.purging import PurgeConditions
-from knapcache.cache.snapshot import copy_state, pack, read_snapshot
+from knapcache.cache.restore import save
+from knapcache.cache.snapshot import read_snapshot
 from knapcache.errors import NotOwner, StoreError
 from knapcache.store.base import Clock, Entry, Lease, NetworkStore, Store, expired, network_store
 from knapcache.threads import DeadlinePool
 
 SWEEP_SECONDS = 60.0
-"""Seconds between two sweeps of a shared store, and between two snapshots."""
+"""Seconds between two sweeps of a shared store."""
+SNAPSHOT_SECONDS = 6e-4
+"""Seconds between two snapshots, for each id: ten minutes for a million. At least SWEEP_SECONDS."""
 SWEEP_SETTLED = 1024
 """Settled answers between two sweeps of a store in memory; a quarter of its entries where that is more."""
 MAX_HANDOVER_BYTES = 8 << 20
@@ -59,10 +63,10 @@ class Owner(Role):
         super().__init__(store, ledger, "knapcache-settled")
         self.admission, self.imported, self._clock = admission, ImportedRequests(admission), clock
         self._swept_at = clock()
+        self._saved_at, self._snapshot_arrived = (-math.inf, -1) if admission.read_all else (self._swept_at, 0)
         self._swept_settled = 0
         self.has_collected = False
         """Whether readers had left entries in the last round of maintenance."""
-        self._snapshot_arrived = 0
         self._backpressure = WriteBackpressure(store)
         # The controller's own methods: a call in between would cost a hit a tenth of a microsecond each.
         self.arrive = admission.arrive
@@ -121,14 +125,16 @@ class Owner(Role):
     # Maintenance.
 
     def maintain(self, *, sweep: bool) -> None:
-        """Collect from readers; sweep if `sweep` or if it is due: remove expired entries and save a snapshot."""
+        """Collect from readers. Remove expired entries and save a snapshot, if `sweep` or if it is due."""
         self._collect()
         if self._network is not None:
             self._reply(self._network)
         if sweep or not 0 <= self._clock() - self._swept_at < SWEEP_SECONDS:
-            self._swept_at = self._clock()
+            self._swept_at = now = self._clock()
             self.admission.expire()
-            self._save_snapshot()
+            if sweep or not 0 <= now - self._saved_at < SNAPSHOT_SECONDS * len(self.admission.ids):
+                self._saved_at = now
+                self._save_snapshot()
 
     def leave(self) -> None:
         """Save a snapshot before the store is closed."""
@@ -165,15 +171,10 @@ class Owner(Role):
             network.reply(number, owner_requests.reply_to(self, request))
 
     def _save_snapshot(self) -> None:
-        admission = self.admission
-        if not self.store.shared or admission.arrived == self._snapshot_arrived:
-            return  # memory does not outlive the process
-        self._snapshot_arrived = admission.arrived
-        with admission.deciding:
-            state = copy_state(admission.policy, admission.ids.keys)
-        snapshot = pack(admission.policy_name, admission.policy, state, self.store.max_snapshot_size)
-        if snapshot is not None:
-            admission.save_snapshot(snapshot)
+        arrived = self.admission.arrived
+        if self.store.shared and arrived != self._snapshot_arrived:  # memory does not outlive the process
+            self._snapshot_arrived = arrived
+            save(self.admission)
 
     # Administration.
 

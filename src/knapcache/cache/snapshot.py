@@ -1,26 +1,36 @@
-"""Snapshots: the policy's state as bytes, and back.
+"""Snapshots: the policy's state and the records of its entries as bytes, and back.
 
     a line with the format's name; a line with length and CRC of the rest
-    one line of JSON: policy, capacity, types of header and rows, ids in use and in all
-    zlib: header, rows of the ids in use, spare rows, 32 bytes of key for each id
+    one line of JSON: policy, capacity, types of header and rows, ids in use and in all, position, length of the names
+    32 bytes of key for each id
+    zlib: header, rows of the ids in use, spare rows; then, if the store has a change log, names and records of the
+    resident entries (entry_index.py)
 
-A state that does not fit into the limit is reduced to fewer ids, if the policy can do that (`Policy.compacted`).
-Otherwise no snapshot is saved. After a restart the policy is fed the entries that the store has and the snapshot does
-not; the rest it learns again.
+Rows and records are compressed by fields, in blocks of rows. Of a number, the first bytes of all rows come first, then
+the second ones, and so on. That takes two thirds of the bytes. Digests and arrays often repeat, so they stay whole.
+What an entry cost in dollars is mostly its cost, so only the difference of their bits is saved.
 
-Nothing is unpickled. Bytes that are not exactly a state of this policy at this capacity are ignored. Stores seal
-snapshots, so damaged ones never get here.
+A state that does not fit into the limit is saved without records. If it still does not fit, it is reduced to fewer ids,
+if the policy can do that (`Policy.compacted`). Otherwise no snapshot is saved. After a restart the policy is fed the
+entries that the store has and the snapshot does not; the rest it learns again.
+
+Nothing is unpickled. Bytes that are not exactly a state of this policy at this capacity are ignored. Fields of other
+types, of an older version, are converted if every value stays the same. Stores seal snapshots, so damaged ones never
+get here.
 """
 
 from __future__ import annotations
 
+import ast
 import zlib
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 
-from knapcache.cache.entry_index import request_counts
+from knapcache.cache.entry_index import RECORD, EntryIndex, SavedIndex, request_counts
 from knapcache.cache.key_array import KeyArray
 from knapcache.errors import CorruptState
 from knapcache.kernel import Records
@@ -28,8 +38,18 @@ from knapcache.policy import registry
 from knapcache.policy.base import Policy
 from knapcache.store.base import KEY_BYTES
 
-MAGIC = b"knapcache state 1\n"
-CHUNK = 1 << 18
+MAGIC, OLDER_MAGIC = b"knapcache state 2\n", b"knapcache state 1\n"
+"""The older form has its rows row by row, and the keys at the end of the compressed bytes."""
+BLOCK = 1 << 14
+"""Rows that are compressed together."""
+INPUT = 1 << 20
+MAX_NAMES = 64 << 20
+"""Most bytes of the names of a snapshot with records."""
+
+_INVALID = (
+    ValueError, TypeError, AttributeError, KeyError, OverflowError, SyntaxError, RecursionError, MemoryError,
+    zlib.error,
+)  # fmt: skip
 
 
 class PolicyState(NamedTuple):
@@ -41,19 +61,31 @@ class PolicyState(NamedTuple):
     spare: Records
     keys: bytes
     """32 bytes per id in use."""
+    entries: SavedIndex | None = None
+    """Records of the ids in use, of which those of residents are saved."""
+    position: bytes = b""
+    """Of the change log of the store."""
 
 
-def copy_state(policy: Policy, keys: KeyArray) -> PolicyState:
-    """Return a copy of the state of a policy whose ids belong to `keys`."""
+def copy_state(policy: Policy, keys: KeyArray, index: EntryIndex | None = None, position: bytes = b"") -> PolicyState:
+    """Return a copy of the state of a policy whose ids belong to `keys`. Without a position, no records are saved."""
     used = len(keys)
     return PolicyState(
-        policy.head.copy(), policy.rows[:used].copy(), policy.rows[policy.ids :].copy(), keys.rows.tobytes()
+        head=policy.head.copy(),
+        rows=policy.rows[:used].copy(),
+        spare=policy.rows[policy.ids :].copy(),
+        keys=keys.rows.tobytes(),
+        entries=index.copy(used) if index is not None and position else None,
+        position=position,
     )
 
 
 def pack(name: str, policy: Policy, state: PolicyState, limit: int) -> bytes | None:
     """Return a snapshot of at most `limit` bytes, or None when there is none."""
     packed, many = _packed(name, policy, state, limit), len(state.rows)
+    if not isinstance(packed, bytes) and state.entries is not None:
+        state = state._replace(entries=None)
+        packed = _packed(name, policy, state, limit)
     keys = np.frombuffer(state.keys, np.uint8).reshape(-1, KEY_BYTES)
     while not isinstance(packed, bytes):
         compact = policy.compacted(state.head, state.rows, many)
@@ -72,35 +104,69 @@ def pack(name: str, policy: Policy, state: PolicyState, limit: int) -> bytes | N
 def _packed(name: str, policy: Policy, state: PolicyState, limit: int) -> bytes | int:
     """Return the snapshot, or an estimate of its size when that is above the limit.
 
-    Compresses in chunks: a state has 20 MB and more, and memory allocated for it as a whole stays with the process.
+    Compresses in blocks: a state has 20 MB and more, and memory allocated for it as a whole stays with the process.
     """
-    line = orjson.dumps({**_form(name, policy), "used": len(state.rows)})
-    packer, packed, size, read = zlib.compressobj(1), [b"%b\n" % line], len(line) + 1, 0
-    parts = [memoryview(part.view(np.uint8)) for part in (state.head, state.rows, state.spare)]
-    parts.append(memoryview(state.keys))
-    total = sum(map(len, parts))
-    for part in parts:
-        for k in range(0, len(part), CHUNK):
-            packed.append(packer.compress(part[k : k + CHUNK]))
-            size, read = size + len(packed[-1]), read + min(CHUNK, len(part) - k)
-            if size > limit:
-                return max(limit + 1, size * total // read)
+    names = b"" if state.entries is None else orjson.dumps(state.entries.names)
+    if len(names) > MAX_NAMES:
+        return limit + 1
+    form = {
+        **_form(name, policy),
+        "head": str(policy.head.dtype.descr),
+        "row": str(policy.rows.dtype.descr),
+        "used": len(state.rows),
+        "position": state.position.hex(),
+        "names": None if state.entries is None else len(names),
+    }
+    line = orjson.dumps(form) + b"\n"
+    packer, packed, read = zlib.compressobj(1), [line, state.keys], 0
+    size, total = len(line) + len(state.keys), int(state.head.nbytes + state.rows.nbytes + state.spare.nbytes)
+    for part in _parts(state, names):
+        packed.append(packer.compress(part))
+        size, read = size + len(packed[-1]), read + len(part)
+        if size > limit:
+            return max(limit + 1, size * total // read)
     packed.append(packer.flush())
-    rest = b"".join(packed)
-    whole = b"%b%d %d\n%b" % (MAGIC, len(rest), zlib.crc32(rest), rest)
-    return whole if len(whole) <= limit else len(whole)
+    size, check = 0, 0
+    for piece in packed:
+        size, check = size + len(piece), zlib.crc32(piece, check)
+    packed.insert(0, b"%b%d %d\n" % (MAGIC, size, check))
+    return b"".join(packed) if size + len(packed[0]) <= limit else size + len(packed[0])
+
+
+def _parts(state: PolicyState, names: bytes) -> Iterator[bytes]:
+    yield state.head.tobytes()
+    for block in _blocks(state.rows):
+        yield from _fields(block)
+    yield state.spare.tobytes()
+    if state.entries is not None:
+        yield names
+        for ids in _blocks(np.flatnonzero(state.rows["resident"])):
+            yield from _fields(_with_usd_as_difference(state.entries.records[ids]))
+
+
+def _blocks(array: npt.NDArray[Any]) -> Iterator[Any]:
+    return (array[k : k + BLOCK] for k in range(0, len(array), BLOCK))
+
+
+def _fields(rows: Records) -> Iterator[bytes]:
+    for name in rows.dtype.names:
+        column = np.ascontiguousarray(rows[name])
+        yield (column.view(np.uint8).reshape(len(rows), -1).T if _by_bytes(rows.dtype[name]) else column).tobytes()
+
+
+def _by_bytes(field: np.dtype[Any]) -> bool:
+    return not field.shape and field != np.uint64
+
+
+def _with_usd_as_difference(records: Records) -> Records:
+    """Replace dollars by the difference of their bits from those of the cost, or the difference by the dollars."""
+    records["usd"].view(np.uint64)[:] ^= records["cost"].view(np.uint64)
+    return records
 
 
 def _form(name: str, policy: Policy) -> dict[str, object]:
     """Return the properties that must match for a snapshot to be loaded."""
-    return {
-        "policy": name,
-        "capacity": policy.capacity,
-        "ids": policy.ids,
-        "spare": policy.spare,
-        "head": str(policy.head.dtype.descr),
-        "row": str(policy.rows.dtype.descr),
-    }
+    return {"policy": name, "capacity": policy.capacity, "ids": policy.ids, "spare": policy.spare}
 
 
 class SnapshotContents(NamedTuple):
@@ -124,46 +190,129 @@ def read_snapshot(snapshot: bytes) -> SnapshotContents | None:
         policy = registry.find(name).build(form["capacity"], form["ids"])
     except (ValueError, TypeError, KeyError, IndexError):
         return None
-    keys = unpack(name, policy, snapshot)
-    return None if keys is None else SnapshotContents(name, policy, keys)
+    saved = unpack(name, policy, snapshot)
+    return None if saved is None else SnapshotContents(name, policy, saved.keys)
 
 
-def unpack(name: str, policy: Policy, snapshot: bytes) -> KeyArray | None:
-    """Load a snapshot into a fresh policy. Return the keys by id, or None and an unchanged policy."""
-    try:
-        if not snapshot.startswith(MAGIC):
-            return None
-        size, rest = snapshot[len(MAGIC) :].split(b"\n", 1)
-        if size != b"%d %d" % (len(rest), zlib.crc32(rest)):
-            return None
-        line, body = rest.split(b"\n", 1)
-        form = orjson.loads(line)
-        used = form.pop("used")
-        if form != _form(name, policy) or not 0 <= used <= policy.ids:
-            return None
-        sizes = (policy.head.nbytes, used * policy.rows.itemsize, policy.spare * policy.rows.itemsize, used * KEY_BYTES)
-        unpacker = zlib.decompressobj()
-        content = unpacker.decompress(body, sum(sizes) + 1)
-    except (ValueError, TypeError, AttributeError, KeyError, zlib.error):
-        return None
-    if len(content) != sum(sizes):
-        return None
-    return _restored(policy, used, content, sizes)
+class SavedState(NamedTuple):
+    """What a snapshot has beside the policy's state."""
+
+    keys: KeyArray
+    """By id."""
+    entries: SavedIndex | None
+    """Records of the resident ids, in their order."""
+    position: bytes
 
 
-def _restored(policy: Policy, used: int, content: bytes, sizes: tuple[int, ...]) -> KeyArray | None:
+def unpack(name: str, policy: Policy, snapshot: bytes) -> SavedState | None:
+    """Load a snapshot into a fresh policy. Return the rest of it, or None and an unchanged policy."""
     empty = policy.head.copy(), policy.rows[policy.ids :].copy()
-    a, b, c = np.cumsum(sizes[:3]).tolist()
-    policy.head[:] = np.frombuffer(content[:a], policy.head.dtype)
-    policy.rows[:used] = np.frombuffer(content[a:b], policy.rows.dtype)
-    policy.rows[policy.ids :] = np.frombuffer(content[b:c], policy.rows.dtype)
-    keys = KeyArray.of((content[c:],))
     try:
+        saved = _unpack(name, policy, snapshot)
         policy.check()
-        if keys.distinct:
-            return keys
-    except (CorruptState, IndexError):
+        if saved.keys.distinct:
+            return saved
+    except (*_INVALID, CorruptState, IndexError):
         pass
     policy.head[:], policy.rows[policy.ids :] = empty
-    policy.rows[:used] = np.zeros(used, policy.rows.dtype)
+    policy.rows[: policy.ids] = np.zeros(1, policy.rows.dtype)
     return None
+
+
+def _unpack(name: str, policy: Policy, snapshot: bytes) -> SavedState:
+    older = snapshot.startswith(OLDER_MAGIC)
+    size, rest = snapshot[len(MAGIC) :].split(b"\n", 1)
+    if not (older or snapshot.startswith(MAGIC)) or size != b"%d %d" % (len(rest), zlib.crc32(rest)):
+        raise ValueError("not a snapshot")
+    start = rest.index(b"\n") + 1
+    form, content = orjson.loads(rest[:start]), memoryview(rest)[start:]
+    head, row = _saved_type(form.pop("head"), policy.head.dtype), _saved_type(form.pop("row"), policy.rows.dtype)
+    used, position, names_size = form.pop("used"), form.pop("position", ""), form.pop("names", None)
+    if form != _form(name, policy) or not 0 <= used <= policy.ids:
+        raise ValueError("a snapshot of another policy")
+    keys = bytes(content[: 0 if older else used * KEY_BYTES])
+    stream = _Stream(content[len(keys) :])
+    _read_rows(stream, head, policy.head, whole=True)
+    _read_rows(stream, row, policy.rows[:used], whole=older)
+    _read_rows(stream, row, policy.rows[policy.ids :], whole=True)
+    entries = None
+    if names_size is not None:
+        residents = int(np.count_nonzero(policy.rows["resident"][:used]))
+        entries = _read_entries(stream, min(names_size, MAX_NAMES), residents)
+    found = KeyArray.of((stream.take(used * KEY_BYTES) if older else keys,))
+    stream.end()
+    if len(found) != used:
+        raise ValueError("keys are missing")
+    return SavedState(found, entries, bytes.fromhex(position))
+
+
+def _read_entries(stream: _Stream, names_size: int, residents: int) -> SavedIndex:
+    models, tenants, tag_sets = orjson.loads(stream.take(names_size))
+    names = tuple([str(name) for name in table] for table in (models, tenants, tag_sets))
+    records = np.zeros(residents, RECORD)
+    _read_rows(stream, RECORD, records)
+    return SavedIndex(_with_usd_as_difference(records), names)
+
+
+def _saved_type(text: str, current: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type of saved rows: the current one, or one that has the same fields with other types."""
+    if text == str(current.descr):
+        return current
+    fields = [(name or f"padding {k}", *rest) for k, (name, *rest) in enumerate(ast.literal_eval(text))]
+    saved = np.dtype(fields)
+    names = {name for name in saved.names or () if not name.startswith("padding")}
+    if names != set(current.names or ()) or saved.hasobject or saved.itemsize > 2 * current.itemsize + BLOCK:
+        raise ValueError("other fields")
+    return saved
+
+
+def _read_rows(stream: _Stream, saved: np.dtype[Any], rows: Records, *, whole: bool = False) -> None:
+    """Read the rows of an array, whole or by fields, of a type that may differ. ValueError if a value does not fit."""
+    for block in _blocks(rows):
+        found = np.frombuffer(stream.take(len(block) * saved.itemsize), saved) if whole else None
+        for name in (saved if found is None else rows.dtype).names or ():
+            column = _read_field(stream, saved[name], len(block)) if found is None else found[name]
+            if name in rows.dtype.names:
+                block[name] = column
+                if saved[name] != rows.dtype[name] and not _equal(block[name], column):
+                    raise ValueError(f"{name} does not fit")
+
+
+def _read_field(stream: _Stream, field: np.dtype[Any], rows: int) -> npt.NDArray[Any]:
+    content = np.frombuffer(stream.take(rows * field.itemsize), np.uint8)
+    if _by_bytes(field):
+        content = np.ascontiguousarray(content.reshape(field.itemsize, rows).T)
+    return content.view(field.base).reshape(rows, *field.shape)
+
+
+def _equal(column: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
+    return np.array_equal(column, other, equal_nan=other.dtype.kind == "f")
+
+
+class _Stream:
+    """Compressed bytes, decompressed as they are taken. ValueError at their end."""
+
+    def __init__(self, content: memoryview[int]) -> None:
+        self._content, self._next, self._unpacker = content, 0, zlib.decompressobj()
+
+    def take(self, size: int) -> bytes:
+        """Return so many bytes."""
+        found: list[bytes] = []
+        while size > 0:
+            source = self._unpacker.unconsumed_tail or self._input()
+            found.append(self._unpacker.decompress(source, size))
+            size -= len(found[-1])
+            if not source:
+                raise ValueError("too few bytes")
+        return b"".join(found)
+
+    def end(self) -> None:
+        """Raise ValueError unless all bytes were taken."""
+        source = self._unpacker.unconsumed_tail + bytes(self._content[self._next :])
+        if self._unpacker.decompress(source, 1) or not self._unpacker.eof or self._unpacker.unused_data:
+            raise ValueError("too many bytes")
+
+    def _input(self) -> memoryview[int]:
+        """Return the next of the compressed bytes, few at a time: the rest of them is copied with each call."""
+        start, self._next = self._next, self._next + INPUT
+        return self._content[start : self._next]

@@ -30,8 +30,8 @@ COSTS_HEAD = [
     ("shrinkage", "f8"),  # κ
 ]
 COSTS_ROW = [
-    ("misses", "i8"),
     ("paid", "f8"),
+    ("misses", "i4"),
 ]
 MAX_SHRINKAGE = 100.0
 MAX_COST = 1e150

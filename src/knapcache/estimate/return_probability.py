@@ -36,8 +36,8 @@ RETURN_HEAD = [
     ("query_weight", "f8"),  # weight of a query now: it grows, instead of all old counts decaying
 ]
 RETURN_ROW = [
-    ("requests", "i4"),
-    ("size_class", "i4"),
+    ("requests", "i1"),  # at most MAX_REQUESTS
+    ("size_class", "i1"),  # below CLASSES
 ]
 
 

@@ -51,7 +51,7 @@ HEAD = [
 ]
 ROW = [
     ("entry_size", "i8"),  # size of the last answer seen ("size" is taken: every NumPy scalar has one)
-    ("victim", "i8"),  # rows[k].victim is the k-th id evicted by the last settle: a list stored in a column
+    ("victim", "u4"),  # rows[k].victim is the k-th id evicted by the last settle: a list stored in a column
     ("resident", "?"),
 ]
 

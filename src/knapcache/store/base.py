@@ -1,6 +1,7 @@
 """The store protocol. A store holds entries and makes no decisions: the policy above it decides what to keep.
 
-A store of many machines has more methods (`NetworkStore`): leases on keys, and requests to the owner.
+A store of many machines has more methods (`NetworkStore`): leases on keys, and requests to the owner. So has a store
+that logs its changes (`LoggedStore`).
 
 Laws, tested by `knapcache.testing.check_store`:
 
@@ -233,6 +234,22 @@ class Store(Protocol):
         """Flush and release all resources. A closed store finds nothing and accepts nothing."""
 
 
+class LoggedStore(Store, Protocol):
+    """A store that knows which entries have changed since a position, so that a cache need not read all of them."""
+
+    def position(self) -> bytes:
+        """Return the position of the last durable change; empty if there is none that a cache may begin from."""
+
+    def infos_since(self, position: bytes, /) -> Mapping[bytes, EntryInfo | None] | None:
+        """Return the metadata of all entries that have changed since a position, by key; None for those that are gone.
+
+        None instead of a mapping: the store does not know.
+        """
+
+    def drop_changes(self, position: bytes, /) -> None:
+        """Forget what changed before a position, which is the last that `position` returned."""
+
+
 class Lease(Protocol):
     """The right to call the upstream for a key."""
 
@@ -278,6 +295,11 @@ class NetworkStore(Store, Protocol):
 def network_store(store: Store) -> NetworkStore | None:
     """Return a store as a NetworkStore, or None if it is none."""
     return cast(NetworkStore, store) if hasattr(store, "lead") else None
+
+
+def logged_store(store: Store) -> LoggedStore | None:
+    """Return a store as a LoggedStore, or None if it is none."""
+    return cast(LoggedStore, store) if hasattr(store, "infos_since") else None
 
 
 def expired(expires: float | None, now: float) -> bool:

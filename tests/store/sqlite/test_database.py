@@ -16,11 +16,13 @@ from knapcache.errors import CorruptState, InvalidInput, StoreError
 from knapcache.keys.canonical import netstring
 from knapcache.model import REQUEST_VERSION
 from knapcache.store.sqlite import database, files
+from knapcache.store.sqlite.change_log import CHANGES_ROW
 from knapcache.store.sqlite.database import VERSION_ROW, is_outdated
 from knapcache.store.sqlite.files import FORMAT_ROW, unrecognised_logs
 from knapcache.store.sqlite.layout import DiskLayout
 from knapcache.store.sqlite.recovery import SqliteOptions
 from knapcache.store.sqlite.rows import FIXED_BYTES, Sealer
+from knapcache.store.sqlite.snapshot_rows import SNAPSHOT_ROW
 from knapcache.store.sqlite.store import SqliteStore, is_open_here
 from tests.support.caches import CHAT, Upstream, request_of
 from tests.support.stores import entry_of, key_of, run_sql
@@ -54,7 +56,7 @@ def set_format(path: Path, number: int) -> None:
 
 
 def test_an_older_file_is_migrated(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert formats(path) == (2, b"2")
+    assert formats(path) == (3, b"3")
     monkeypatch.setattr(
         database,
         "MIGRATIONS",
@@ -70,7 +72,7 @@ def test_an_older_file_is_migrated(path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert store.totals().entries == 2
         assert "quarantined" not in store.counters()
         store.check()
-    assert formats(path) == (4, b"4")
+    assert formats(path) == (5, b"5")
     assert run_sql(path, "SELECT x, y FROM extra") == [(2, None)]
 
 
@@ -85,7 +87,7 @@ def test_a_migration_that_fails_leaves_the_older_format(path: Path, monkeypatch:
         with pytest.raises(apsw.Error):
             database._verify_and_migrate(connection)
         connection.close()
-    assert formats(path) == (2, b"2")
+    assert formats(path) == (3, b"3")
     with SqliteStore(path, SIZE_LIMIT) as store:
         assert store.totals().entries == 2
 
@@ -93,7 +95,7 @@ def test_a_migration_that_fails_leaves_the_older_format(path: Path, monkeypatch:
 def test_a_newer_file_is_refused_and_untouched(path: Path) -> None:
     set_format(path, 7)
     before = path.read_bytes()
-    with pytest.raises(StoreError, match=r"newer version of knapcache \(format 7, known: 2\)"):
+    with pytest.raises(StoreError, match=r"newer version of knapcache \(format 7, known: 3\)"):
         SqliteStore(path, SIZE_LIMIT)
     assert path.read_bytes() == before
     assert list(path.parent.glob("*damaged*")) == []
@@ -101,7 +103,7 @@ def test_a_newer_file_is_refused_and_untouched(path: Path) -> None:
     with SqliteStore(path, SIZE_LIMIT) as store:  # the lock was released
         assert store.get(key_of("a")) == entry_of(store, "a")
         assert store.totals().entries == 2
-    assert formats(path) == (2, b"2")
+    assert formats(path) == (3, b"3")
 
 
 @pytest.mark.parametrize("pragma", ["user_version", "application_id"])
@@ -147,7 +149,9 @@ def test_check_detects_wrong_totals_and_invalid_seals(path: Path) -> None:
         run_sql(path, "DELETE FROM entries WHERE key = ?", (key_of("a"),))
         with pytest.raises(CorruptState, match="totals"):
             store.check()
+    run_sql(path, "DELETE FROM state WHERE id = ?", (CHANGES_ROW,))
     with SqliteStore(path, SIZE_LIMIT) as store:
+        assert store.totals().entries == 1, "without a log, all rows are counted"
         run_sql(path, "UPDATE entries SET payload = x'00'")
         with pytest.raises(CorruptState, match="1 rows cannot be read or have an invalid seal"):
             store.check()
@@ -239,7 +243,7 @@ def test_refused_writes_and_damaged_snapshots_are_counted(path: Path) -> None:
             with pytest.raises(StoreError, match="at most"):
                 store.apply(entry_of(store, "large", store.max_entry_size + 1)).result()
             assert store.counters()["refused"] == k
-    run_sql(path, "UPDATE state SET value = ? WHERE id = ?", (b"other", database.SNAPSHOT_ROW))
+    run_sql(path, "UPDATE state SET value = ? WHERE id = ?", (b"other", SNAPSHOT_ROW))
     with SqliteStore(path, SIZE_LIMIT) as store:
         assert store.counters().get("damaged", 0) == 0
         assert store.load_snapshot() is None

@@ -193,12 +193,36 @@ def test_the_parts_add_up_to_the_size_limit(size_limit: int) -> None:
     assert parts.pages * layout.PAGE + parts.log + index + parts.spool + 4096 <= size_limit
     assert parts.frames * layout.FRAME < parts.log
     assert parts.fixed > 2 + parts.pages // 504, "a page of the free list names 504 pages (SQLite's file format)"
-    assert parts.capacity >= (0.68 if size_limit < 2 * MB else 0.7 if size_limit < 64 * MB else 0.85) * size_limit
-    whole = layout.operation_frames(parts.max_entry_size) + layout.snapshot_frames(parts.max_snapshot_size)
+    assert parts.capacity >= (0.68 if size_limit < 2 * MB else 0.7 if size_limit < 64 * MB else 0.84) * size_limit
+    whole = layout.operation_frames(parts.max_entry_size) + layout.snapshot_frames(parts.snapshot_chunk)
     assert whole + 2 * layout.operation_frames() <= parts.frames_per_transaction, (
         "the largest apply is not one transaction"
     )
     assert 30_000 < parts.max_entry_size <= parts.capacity
+
+
+@pytest.mark.parametrize("size_limit", [MB, 5 * MB, 64 * MB, 768 * MB])
+def test_one_snapshot_of_a_small_store_is_one_row(size_limit: int) -> None:
+    parts = layout.DiskLayout.of(size_limit)
+    assert parts.max_snapshot_size == parts.snapshot_chunk == size_limit // 48
+    pages = parts.pages - 8 - layout.snapshot_frames(parts.max_snapshot_size)
+    assert parts.capacity == pages * layout.PAGE * 97 // 100, "snapshots of other capacities are not loaded"
+
+
+@pytest.mark.parametrize("size_limit", [1 << 30, 3000 * 10**6, 1 << 36])
+def test_two_snapshots_of_a_large_store_have_space(size_limit: int) -> None:
+    parts = layout.DiskLayout.of(size_limit)
+    chunks = parts.max_snapshot_size // parts.snapshot_chunk
+    assert chunks * parts.snapshot_chunk == parts.max_snapshot_size
+    reserved = parts.pages - parts.capacity * 100 // 97 // layout.PAGE
+    assert 2 * chunks * layout.snapshot_frames(parts.snapshot_chunk) <= reserved + parts.pages // 200
+    assert parts.max_snapshot_size >= (16 * MB if size_limit < 3e9 else 104 * MB)
+
+
+def test_the_capacity_rises_with_the_size_limit() -> None:
+    limits = [*range(760 * MB, 2600 * MB, MB)]
+    capacities = [layout.DiskLayout.of(size_limit).capacity for size_limit in limits]
+    assert capacities == sorted(capacities)
 
 
 def test_a_full_table_is_refused(path: Path) -> None:

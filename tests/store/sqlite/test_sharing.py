@@ -18,8 +18,8 @@ import apsw
 import pytest
 
 from knapcache.errors import NotOwner, StoreError
-from knapcache.store.sqlite.database import SNAPSHOT_ROW
 from knapcache.store.sqlite.owner_lock import OwnerLock
+from knapcache.store.sqlite.snapshot_rows import SNAPSHOT_ROW
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.caches import read_line, send
 from tests.support.stores import entry_of, files_bytes, key_of, spawn

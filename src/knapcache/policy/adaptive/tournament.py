@@ -91,7 +91,7 @@ TOURNAMENT_HEAD = [
     ("slot_key", f"({SLOTS},{EXPERT_COUNT})f8"),  # the current key of a slot that is held
     ("shadow_size", f"({SLOTS},{EXPERT_COUNT})i8"),  # by slot, as of its admission
 ]
-TOURNAMENT_ROW = [("shadow", "i4")]  # slot + 1; 0: none
+TOURNAMENT_ROW = [("shadow", "i2")]  # slot + 1; 0: none
 
 
 def start_tournament(head: Records) -> None:

@@ -74,7 +74,7 @@ class GDSF(HeapPolicy):
         ("history", "?"),
         ("trial", "?"),
     ]
-    row_fields: ClassVar = [*HeapPolicy.row_fields, ("requests", "i8"), ("misses", "i8"), ("paid", "f8")]
+    row_fields: ClassVar = [*HeapPolicy.row_fields, ("requests", "i4"), ("misses", "i4"), ("paid", "f8")]
     arrive_kernel = arrive
     settle_kernel = make_settle(admit, heap_release)
 

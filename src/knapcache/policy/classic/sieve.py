@@ -56,7 +56,7 @@ class Sieve(Policy):
     """A FIFO queue with a hand that skips visited answers."""
 
     head_fields: ClassVar = [*HEAD, ("hand", "i8")]
-    row_fields: ClassVar = [*ROW, ("visited", "?"), *LINK_ROW]  # in this order: 32 bytes
+    row_fields: ClassVar = [*ROW, ("visited", "?"), *LINK_ROW]  # in this order: 24 bytes
     arrive_kernel = arrive
     settle_kernel = make_settle(admit, release)
     release_kernel = release

@@ -22,11 +22,16 @@ and decisions could not be reproduced.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
 
 from knapcache.errors import CorruptState
 from knapcache.kernel import Records, inlined
 from knapcache.policy.base import HEAD, ROW, Policy, evict, remove
+
+Column = npt.NDArray[Any]
 
 HEAP_HEAD = [("heap_size", "i8")]
 HEAP_ROW = [
@@ -184,17 +189,27 @@ class HeapPolicy(Policy):
 
 
 def check_heap(head: Records, rows: Records) -> None:
-    """Raise CorruptState unless the heap holds exactly the residents, in heap order."""
+    """Raise CorruptState unless the heap holds exactly the residents, in heap order.
+
+    Over columns: every snapshot that is loaded is checked, and may have a million residents.
+    """
     n = int(head["heap_size"][0])
-    ids = rows["heap_id"][:n].tolist()
-    if sorted(ids) != rows["resident"].nonzero()[0].tolist():
+    ids = rows["heap_id"][:n].astype(np.int64)
+    if len(ids) != n or not np.array_equal(np.sort(ids), rows["resident"].nonzero()[0]):
         raise CorruptState("the heap and the residents differ")
-    for k, i in enumerate(ids):
-        if rows["heap_slot"][i] != k:
-            raise CorruptState(f"id {i} has the wrong heap position")
-        priority, tiebreak = rows["heap_priority"][k], rows["heap_tiebreak"][k]
-        if (priority, tiebreak) > (rows["priority"][i], rows["tiebreak"][i]):
-            raise CorruptState(f"the priority of id {i} is below the one it has in the heap")
-        parent = (k - 1) >> 2
-        if k and (priority, tiebreak) < (rows["heap_priority"][parent], rows["heap_tiebreak"][parent]):
-            raise CorruptState(f"id {i} is below an id that should leave after it")
+    wrong = np.flatnonzero(rows["heap_slot"][ids] != np.arange(n))
+    if len(wrong):
+        raise CorruptState(f"id {ids[wrong[0]]} has the wrong heap position")
+    priority, tiebreak = rows["heap_priority"][:n], rows["heap_tiebreak"][:n]
+    wrong = np.flatnonzero(_after(priority, tiebreak, rows["priority"][ids], rows["tiebreak"][ids]))
+    if len(wrong):
+        raise CorruptState(f"the priority of id {ids[wrong[0]]} is below the one it has in the heap")
+    parents = (np.arange(1, n) - 1) >> 2
+    wrong = np.flatnonzero(_after(priority[parents], tiebreak[parents], priority[1:], tiebreak[1:]))
+    if len(wrong):
+        raise CorruptState(f"id {ids[wrong[0] + 1]} is below an id that should leave after it")
+
+
+def _after(priority: Column, tiebreak: Column, other_priority: Column, other_tiebreak: Column) -> Column:
+    """Return where a pair is greater than the other pair."""
+    return (priority > other_priority) | ((priority == other_priority) & (tiebreak > other_tiebreak))

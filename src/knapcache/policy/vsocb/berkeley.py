@@ -130,7 +130,7 @@ def swap_several(head: Records, rows: Records, i: int) -> None:
         if density(head, rows, worst) >= limit:
             while h.evicted > 0:  # undo all evictions
                 h.evicted -= 1
-                insert_resident(head, rows, rows[h.evicted].victim)
+                insert_resident(head, rows, int(rows[h.evicted].victim))
             return
         evict_resident(head, rows, worst)
 

@@ -18,9 +18,9 @@ from typing import Any
 import apsw
 
 from knapcache.store.base import Entry, Totals
-from knapcache.store.sqlite.database import SNAPSHOT_ROW
 from knapcache.store.sqlite.layout import operation_frames, snapshot_frames
-from knapcache.store.sqlite.rows import INSERT, PUT_STATE, row_id
+from knapcache.store.sqlite.rows import INSERT, row_id
+from knapcache.store.sqlite.snapshot_rows import SnapshotRow
 
 MAX_ROWS, MAX_BYTES = 256, 1 << 20
 """Rows of one insertion, and bytes of their content. SQLite copies them."""
@@ -72,20 +72,20 @@ class QueuedWrite:
         keys: Sequence[bytes] = (),
         put: Entry | None = None,
         row: tuple[Any, ...] | None = None,
-        snapshot: tuple[bytes, bytes] | None = None,
+        snapshot: SnapshotRow | None = None,
         refusal: str | None = None,
     ) -> None:
         self.keys = keys  # of all entries that it changes
         self.put = put  # None: readers see that the keys are gone
         self.row = row
-        self.snapshot = snapshot  # seal and bytes
+        self.snapshot = snapshot
         self.refusal = refusal
         rows = [(number, key) for key in keys for number in row_ids(key)]
         self.evict = [number for number, _ in rows]
         self.evict_keys = [key for _, key in rows]
         self.future = WriteFuture(urgent)
         content = _content_bytes(row) if row else 0
-        state = len(snapshot[1]) if snapshot else 0
+        state = len(snapshot.value) if snapshot else 0
         self.content_bytes = content + state
         self.frames = operation_frames() * len(self.evict)
         self.frames += (operation_frames(content) if row else 0) + (snapshot_frames(state) if snapshot else 0)
@@ -96,11 +96,11 @@ def write_changes(
 ) -> tuple[Totals, list[str | None]]:
     """Delete the rows `late`, then make the changes. Return the new totals, and why each change was refused, or None.
 
-    The caller has begun a transaction.
+    The caller has begun a transaction. It writes snapshots.
     """
     sizes = _sizes(connection, [*late, *(number for change in changes for number in change.evict)])
     entries, size = totals.entries, totals.size
-    present, rows, snapshot, refusals = dict(sizes), dict[int, tuple[Any, ...]](), None, list[str | None]()
+    present, rows, refusals = dict(sizes), dict[int, tuple[Any, ...]](), list[str | None]()
 
     def remove(numbers: Sequence[int]) -> None:
         nonlocal entries, size
@@ -115,18 +115,14 @@ def write_changes(
         refusal, row = change.refusal, change.row
         if row and size + row[3] > capacity:
             refusal = f"the store is full: the entry has {row[3]} bytes, {capacity - size} are free"
-        if not refusal:
-            if row:
-                rows[row[0]], present[row[0]] = row, row[3]
-                entries, size = entries + 1, size + row[3]
-            snapshot = change.snapshot or snapshot
+        if row and not refusal:
+            rows[row[0]], present[row[0]] = row, row[3]
+            entries, size = entries + 1, size + row[3]
         refusals.append(refusal)
     if sizes:
         connection.execute(_DELETE, (json.dumps(list(sizes)),))
     for chunk in _chunks(rows.values()):
         connection.execute(_insert(len(chunk)), [value for row in chunk for value in row])
-    if snapshot:
-        connection.execute(PUT_STATE, (SNAPSHOT_ROW, *snapshot))
     return Totals(entries, size), refusals
 
 

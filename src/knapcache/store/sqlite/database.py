@@ -25,10 +25,12 @@ from knapcache.errors import StoreError
 from knapcache.model import REQUEST_VERSION
 from knapcache.store.base import Totals
 from knapcache.store.encryption import KEY_ID_BYTES, describe
+from knapcache.store.sqlite.change_log import CHANGES_ROW, LogEnd, read_end, start_log
 from knapcache.store.sqlite.files import APPLICATION_ID, FORMAT_ROW, Damaged, remove_unfinished, restrict, sync
 from knapcache.store.sqlite.layout import MB, PAGE, DiskLayout, operation_frames
 from knapcache.store.sqlite.rows import GET_STATE, INFO_COLUMNS, PUT_STATE, Sealer
 from knapcache.store.sqlite.side_files import schema_after, schema_of
+from knapcache.store.sqlite.snapshot_rows import SNAPSHOT_ROW, is_sealed
 
 log = logging.getLogger("knapcache.store")
 
@@ -40,10 +42,11 @@ MIGRATIONS: list[tuple[str, ...]] = [
         "CREATE TABLE state (id INTEGER PRIMARY KEY, seal BLOB, value BLOB)",
     ),
     (),  # Format 2 has the same tables. Its payloads may be compact streams and typed results, which 0.1 would misread.
+    (),  # Format 3: `state` has a change log (change_log.py), in which a change by an older version would be missing.
 ]
 TOTALS = "SELECT count(*), coalesce(sum(CASE typeof(size) WHEN 'integer' THEN size ELSE 0 END), 0) FROM entries"
-SNAPSHOT_ROW, SECRET_ROW, ENCRYPTION_ROW, VERSION_ROW = 2, 3, 4, 5
-"""Ids in the table `state`, besides FORMAT_ROW."""
+SECRET_ROW, ENCRYPTION_ROW, VERSION_ROW = 3, 4, 5
+"""Ids in the table `state`, besides FORMAT_ROW, SNAPSHOT_ROW and CHANGES_ROW."""
 REQUEST_START = 48
 """Bytes of a request that hold its version. Several items under one key have a length before it."""
 _VERSION = re.compile(rb"(?:\d{1,12}:)?\d{2}:(knapcache request \d{1,4}),")
@@ -57,10 +60,10 @@ DAMAGE_AT_OPENING = (
 
 
 class OpenDatabase(NamedTuple):
-    """A connection for writing, and the totals of the entries."""
+    """A connection for writing, and the end of the change log, with the totals of the entries."""
 
     connection: apsw.Connection
-    totals: Totals
+    end: LogEnd
 
 
 class Oversize(Exception):  # noqa: N818 - never leaves the package
@@ -135,14 +138,17 @@ def open_database(
         _restrict_access(path)
         with bounded_work(connection, path):
             remove_outdated(connection, layout, path)
-            ((entries, size),) = connection.execute(TOTALS)
+            end = read_end(connection, sealer)
+            if end is None:
+                ((entries, size),) = connection.execute(TOTALS)
+                end = start_log(connection, sealer, Totals(entries, size))
     except DAMAGE_AT_OPENING as error:
         connection.close(True)
         raise Damaged(str(error)) from error
     except BaseException:
         connection.close(True)
         raise
-    return OpenDatabase(connection, Totals(entries, size))
+    return OpenDatabase(connection, end)
 
 
 @contextlib.contextmanager
@@ -180,6 +186,8 @@ def remove_outdated(connection: apsw.Connection, layout: DiskLayout, path: Path)
         "SELECT id, substr(request, 1, ?) FROM entries WHERE typeof(request) = 'blob'", (REQUEST_START,)
     )
     found = [number for number, start in rows if start and is_outdated(start)]  # SQLite returns null for no bytes
+    if found:
+        connection.execute("DELETE FROM state WHERE id = ?", (CHANGES_ROW,))  # first: the totals will not be right
     batch = max(1, layout.frames_per_transaction // operation_frames())  # the log has a fixed size
     for first in range(0, len(found), batch):
         with connection:
@@ -299,10 +307,7 @@ def require_keys(path: Path, sealer: Sealer) -> None:
 
 
 def _has_plain_snapshot(connection: apsw.Connection, sealer: Sealer) -> bool:
-    return any(
-        sealer.reveal(b"snapshot", seal, value) is None
-        for seal, value in connection.execute(GET_STATE, (SNAPSHOT_ROW,))
-    )
+    return any(not is_sealed(sealer, *row) for row in connection.execute(GET_STATE, (SNAPSHOT_ROW,)))
 
 
 def _migrate(connection: apsw.Connection, version: int) -> None:

@@ -10,6 +10,7 @@ itself is damaged and the file has to be quarantined.
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -23,9 +24,11 @@ import apsw
 
 from knapcache.errors import CorruptState, StoreError
 from knapcache.store.base import Entry, EntryInfo, Totals
-from knapcache.store.sqlite.database import DAMAGE, SNAPSHOT_ROW, TOTALS, connect, verify_schema
+from knapcache.store.sqlite.change_log import CHANGES_ROW, GET_CHANGES, LogEnd
+from knapcache.store.sqlite.database import DAMAGE, TOTALS, connect, verify_schema
 from knapcache.store.sqlite.files import Damaged
 from knapcache.store.sqlite.rows import COLUMNS, GET_STATE, INFO_COLUMNS, Sealer
+from knapcache.store.sqlite.snapshot_rows import load
 
 BUSY_TIMEOUT = 0.05  # seconds; a reader only ever waits for the recovery of a log
 WATCH_SECONDS = 1.0  # how soon a reader notices that another process has replaced the file
@@ -35,6 +38,7 @@ _GET = f"SELECT {COLUMNS} FROM entries WHERE id = ?"
 _SCAN = f"SELECT {INFO_COLUMNS} FROM entries WHERE id > ? ORDER BY id LIMIT {SCAN_ROWS}"
 _SCAN_IDS = f"SELECT id FROM entries WHERE id > ? ORDER BY id LIMIT {SCAN_ROWS}"
 _GET_INFO = f"SELECT {INFO_COLUMNS} FROM entries WHERE id = ?"
+_GET_INFOS = f"SELECT {INFO_COLUMNS} FROM entries WHERE id IN (SELECT value FROM json_each(?))"
 _EXPIRED = f"SELECT {INFO_COLUMNS} FROM entries WHERE expires <= ? LIMIT {SCAN_ROWS}"
 _INTEGRITY = "PRAGMA integrity_check"
 _BELOW_ALL_IDS = -(2**63)
@@ -112,15 +116,40 @@ class DatabaseReader:
         return dict(self.rows(_EXPIRED, (now,), convert=self._numbered_info) or ())
 
     def snapshot(self) -> bytes | None:
-        for seal, value in self.rows(GET_STATE, (SNAPSHOT_ROW,), 0) or ():
-            if (decrypted := self._sealer.reveal(b"snapshot", seal, value)) is not None:
-                return decrypted
+        try:
+            return load(self._sealer, lambda statement, values: self.rows(statement, values, 0))
+        except ValueError:
             self._counters["damaged"] += 1
-        return None
+            return None
 
     def totals(self) -> Totals:
+        """Return the totals of the change log; without one, those of all rows."""
+        end = LogEnd.read(self._sealer, self.rows(GET_STATE, (CHANGES_ROW,), 0) or ())
+        if end is not None:
+            return end.totals
         rows = self.rows(TOTALS, ())
         return Totals(*rows[0]) if rows else Totals(0, 0)
+
+    def changed(self, after: int, end: LogEnd) -> dict[bytes, EntryInfo | None] | None:
+        """Return the metadata of the entries whose keys are in the rows of the change log after a number.
+
+        None as metadata: the entry is gone. None: a row of the log, or an entry, cannot be read.
+        """
+        logged = self.rows(GET_CHANGES, (after, end.number), convert=lambda row: (row[0], end.keys(self._sealer, row)))
+        if logged is None or [number for number, _ in logged] != list(range(after + 1, end.number + 1)):
+            return None
+        found: dict[bytes, EntryInfo | None] = {}
+        for _, keys in logged:
+            if keys is None:
+                return None
+            found |= dict.fromkeys(keys)
+        numbers = sorted(number for key in found for number in self._sealer.row_ids(key))
+        for k in range(0, len(numbers), SCAN_ROWS):
+            rows = self.rows(_GET_INFOS, (json.dumps(numbers[k : k + SCAN_ROWS]),), convert=self._sealer.info)
+            if rows is None or None in rows:
+                return None
+            found |= {info.key: info for info in rows if info.key in found}
+        return found
 
     def check(self, totals: Totals) -> None:
         """Compare the totals, verify SQLite's own structures and every row; CorruptState if one is wrong."""

@@ -1,7 +1,7 @@
 """Divide the size limit of a SQLite store among its files, so that their sum can never exceed it.
 
     size_limit = database + write-ahead log + its index (-shm) + spool + lock file
-    capacity   = (database − schema − snapshot) · 97 %
+    capacity   = (database − schema − snapshots) · 97 %
 
 Database. `max_page_count` is a hard limit; entry sizes are charged such that it is never reached. A row of P bytes is
 stored on a leaf of its table. What exceeds the leaf's share is on overflow pages, which no other row uses (SQLite's
@@ -16,10 +16,15 @@ Hence twice the cell, but never more than the page. `tree` is for inner pages an
 have 2 KB: with rows of 5 KB the file is 9 % larger than its rows. With 4 KB pages it was 17 %, with 1 KB pages 5 % at
 twice the writes.
 
+Snapshots. One of up to MAX_SINGLE bytes is replaced within one transaction, and takes its space once. A larger one is
+written in chunks (snapshot_rows.py) beside the former one, and takes it twice. A million entries need 75 to 100 MB.
+The change log (change_log.py) takes 1/512 of the size limit at most, from the 3 % that are left free.
+
 Log. A transaction writes every page that it changed once, at its end (the writer's cache does not spill). One insertion
 or deletion changes in each of two trees at most five leaves (a rebalancing) and their parent. Pages higher up are
-covered by `fixed` and by the eighth of the log that `frames` leaves free. Before a transaction that might not fit, the
-writer empties the log. While a reader in another process prevents that, it refuses to write.
+covered by `fixed` and by the eighth of the log that `frames` leaves free. So is the row of the change log: 32 bytes for
+an operation that may change 12 pages, at the end of a tree. Before a transaction that might not fit, the writer empties
+the log. While a reader in another process prevents that, it refuses to write.
 The log's blocks are allocated when the store is opened, and kept: deletions can be logged even on a full disk.
 """
 
@@ -34,6 +39,14 @@ PAGE = 2048
 FRAME = PAGE + 24
 KB, MB = 1 << 10, 1 << 20
 MIN_SIZE_LIMIT = MB
+SNAPSHOT_SHARE = 48
+MAX_SINGLE = 16 * MB
+"""Most bytes of a snapshot in one row. Size limits up to SNAPSHOT_SHARE times as much have no larger ones."""
+CHUNK = 4 * MB
+MAX_SNAPSHOTS = 208 * MB
+"""Bytes for two snapshots in chunks."""
+MAX_CHANGES = 4 * MB
+"""Bytes of the change log: of 131,000 keys. To read more of them takes as long as to read a million in their order."""
 
 _MAX_LOCAL = PAGE - 35
 _MIN_LOCAL = (PAGE - 12) * 32 // 255 - 23
@@ -87,6 +100,10 @@ class DiskLayout:
     spool: int
     """Most bytes of the spool."""
     max_snapshot_size: int
+    snapshot_chunk: int
+    """Bytes of a snapshot in one row."""
+    max_changes: int
+    """Most bytes of the change log."""
     fixed: int
     """Frames that any transaction can take: file header, free list, upper levels of the trees."""
     max_entry_size: int
@@ -101,25 +118,31 @@ class DiskLayout:
         frames = (log * 7 // 8 - 32) // FRAME
         index = _SHM_BLOCK * (1 + log // FRAME // _SHM_FRAMES)
         spool = size_limit // 64
-        max_snapshot_size = min(size_limit // 48, 16 * MB)
+        single = min(size_limit // SNAPSHOT_SHARE, MAX_SINGLE)
+        # Rises slowly, so that the capacity rises with the size limit.
+        snapshots = min(single + max(0, size_limit - SNAPSHOT_SHARE * MAX_SINGLE) // 8, MAX_SNAPSHOTS)
+        chunk, chunks = (CHUNK, snapshots // 2 // CHUNK) if snapshots // 2 > single else (single, 1)
         pages = (size_limit - log - index - spool - _LOCK_FILE) // PAGE
         # A parent has 45 children at least (a third of a page, 15 bytes each).
         depth = next(d for d in range(1, 20) if 45**d >= pages)
         fixed = 2 + pages // (PAGE // 4 - 8) + 10 * depth
-        snapshot_pages = snapshot_frames(max_snapshot_size)
+        snapshot_pages = snapshot_frames(single)
         # One transaction can hold the largest entry, which replaces an older one, together with a full snapshot and
         # evictions in an eighth of its frames, at least one.
         per_transaction = frames - fixed
         entry_pages = min(per_transaction * 7 // 8, per_transaction - _OPERATION_FRAMES)
         entry_pages -= snapshot_pages + 2 * _OPERATION_FRAMES
-        capacity = (pages - _SCHEMA_PAGES - snapshot_pages) * PAGE * 97 // 100
+        reserved = snapshot_pages + (snapshots - single) // _PER_OVERFLOW
+        capacity = (pages - _SCHEMA_PAGES - reserved) * PAGE * 97 // 100
         return cls(
             size_limit=size_limit,
             log=log,
             frames=frames,
             pages=pages,
             spool=spool,
-            max_snapshot_size=max_snapshot_size,
+            max_snapshot_size=chunk * chunks,
+            snapshot_chunk=chunk,
+            max_changes=min(size_limit // 512, MAX_CHANGES),
             fixed=fixed,
             max_entry_size=min(entry_pages * PAGE, capacity),
             capacity=capacity,

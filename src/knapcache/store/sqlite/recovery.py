@@ -23,9 +23,9 @@ import apsw
 
 from knapcache.errors import InvalidInput, StoreError
 from knapcache.store.base import Clock, wall_clock
+from knapcache.store.sqlite.change_log import CHANGES_ROW
 from knapcache.store.sqlite.database import (
     DAMAGE_AT_OPENING,
-    SNAPSHOT_ROW,
     OpenDatabase,
     Oversize,
     bounded_work,
@@ -44,6 +44,7 @@ from knapcache.store.sqlite.files import (
 )
 from knapcache.store.sqlite.layout import DiskLayout
 from knapcache.store.sqlite.rows import COLUMNS, INSERT, PUT_STATE, Sealer
+from knapcache.store.sqlite.snapshot_rows import SNAPSHOT_ROW, chunks_of
 
 log = logging.getLogger("knapcache.store")
 
@@ -163,7 +164,11 @@ class DatabaseOpener:
         log.warning("database rebuilt: %s exceeded its size limit; %d of its entries were kept", self.path, kept)
 
     def _copy(self, old: apsw.Connection, new: apsw.Connection) -> int:
-        """Copy the youngest entries that fit, and the snapshot; return the number of entries."""
+        """Copy the youngest entries that fit, and the snapshot; return the number of entries.
+
+        The new file has no change log: it begins when the file is opened.
+        """
+        new.execute("DELETE FROM state WHERE id = ?", (CHANGES_ROW,))
         new.pragma("wal_autocheckpoint", 100)
         size = kept = 0
         with bounded_work(old, self.path):
@@ -181,7 +186,8 @@ class DatabaseOpener:
                 size += entry.size
                 kept += 1
         for row in old.execute("SELECT id, seal, value FROM state WHERE id = ?", (SNAPSHOT_ROW,)).fetchall():
-            if isinstance(row[2], bytes) and len(row[2]) <= self.layout.max_snapshot_size:
+            fits = isinstance(row[2], bytes) and len(row[2]) <= self.layout.snapshot_chunk
+            if fits and chunks_of(self.sealer, *row[1:]) is None:  # a larger one has a policy with another capacity
                 new.execute(PUT_STATE, row)
         return kept
 

@@ -13,6 +13,7 @@ removed file is beyond our reach.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,7 +26,6 @@ from knapcache.store.base import Entry, content_size
 from knapcache.store.encryption import Encryption
 from knapcache.store.sqlite.database import (
     SECRET_ROW,
-    SNAPSHOT_ROW,
     Oversize,
     bounded_work,
     check_encryption,
@@ -38,7 +38,8 @@ from knapcache.store.sqlite.database import (
 from knapcache.store.sqlite.files import Damaged, remove_unfinished, require_own_files, sync, validate_path
 from knapcache.store.sqlite.layout import MB, DiskLayout, entry_size
 from knapcache.store.sqlite.owner_lock import OwnerLock
-from knapcache.store.sqlite.rows import COLUMNS, GET_STATE, INSERT, PUT_STATE, Sealer
+from knapcache.store.sqlite.rows import COLUMNS, INSERT, PUT_STATE, Sealer
+from knapcache.store.sqlite.snapshot_rows import load, put_row, rows_of
 from knapcache.store.sqlite.spool import Spool
 
 ROWS_PER_TRANSACTION = 64
@@ -86,7 +87,7 @@ def rekey(
 def _rekey(path: Path, old: Sealer, new: Sealer, progress: Progress) -> RekeyResult:
     layout = DiskLayout.for_file(path.stat().st_size)
     try:
-        source, totals = open_database(path, layout, old, synchronous="full", vfs=None, busy_timeout=1.0)
+        source, _ = open_database(path, layout, old, synchronous="full", vfs=None, busy_timeout=1.0)
     except Oversize:  # the layout follows from the file
         raise StoreError(f"{path} changed while it was opened") from None
     target = Path(f"{path}.rekeyed")
@@ -98,7 +99,7 @@ def _rekey(path: Path, old: Sealer, new: Sealer, progress: Progress) -> RekeyRes
         check_encryption(copy, new)
         mark = source.execute("SELECT id, seal, value FROM state WHERE id = ?", (SECRET_ROW,)).fetchall()
         copy.executemany(PUT_STATE, mark)
-        result = _copy(path, source, copy, old, new, progress, totals.entries)
+        result = _copy(path, source, copy, old, new, progress, layout)
         copy.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         source.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
     finally:
@@ -122,7 +123,7 @@ def _copy(
     old: Sealer,
     new: Sealer,
     progress: Progress,
-    rows: int,
+    layout: DiskLayout,
 ) -> RekeyResult:
     with bounded_work(source, path):
         numbers = [number for (number,) in source.execute("SELECT id FROM entries ORDER BY id")]
@@ -134,10 +135,11 @@ def _copy(
                 if entry is not None:
                     copy.execute(INSERT, new.row(_with_size(entry, new)))
                     copied += 1
-        progress(min(first + ROWS_PER_TRANSACTION, rows), rows)
-    for seal, value in source.execute(GET_STATE, (SNAPSHOT_ROW,)).fetchall():
-        if (snapshot := old.reveal(b"snapshot", seal, value)) is not None:
-            copy.execute(PUT_STATE, (SNAPSHOT_ROW, *new.protect(b"snapshot", snapshot)))
+        progress(min(first + ROWS_PER_TRANSACTION, len(numbers)), len(numbers))
+    with contextlib.suppress(ValueError):  # a damaged snapshot stays behind
+        snapshot = load(old, lambda statement, values: source.execute(statement, values).fetchall())
+        for row in () if snapshot is None else rows_of(snapshot, layout.snapshot_chunk - new.overhead, new):
+            put_row(copy, new, row)
     return RekeyResult(copied, len(numbers) - copied)
 
 

@@ -43,6 +43,7 @@ from knapcache.store.sqlite.files import Damaged, require_own_files, validate_pa
 from knapcache.store.sqlite.owner_lock import OwnerLock
 from knapcache.store.sqlite.recovery import DatabaseOpener, SqliteOptions
 from knapcache.store.sqlite.rows import Sealer
+from knapcache.store.sqlite.snapshot_rows import SnapshotRow, rows_of
 from knapcache.store.sqlite.spool import Spool
 from knapcache.store.sqlite.writer import Writer
 
@@ -84,7 +85,8 @@ class SqliteStore:
         default_tier = min(size_limit // 8, MAX_MEMORY_TIER)
         self._memory_tier = MemoryTier(default_tier if options.memory_tier is None else options.memory_tier)
         self._spool = Spool(self.path, parts.spool, self._sealer)
-        self.max_snapshot_size = parts.max_snapshot_size - self._sealer.overhead
+        self._snapshot_chunk = parts.snapshot_chunk - self._sealer.overhead
+        self.max_snapshot_size = self._snapshot_chunk * (parts.max_snapshot_size // parts.snapshot_chunk)
         self.max_counted_keys = self._spool.max_counted_keys
         self._writer: Writer | None = None
         self._owner_lock: OwnerLock | None = None
@@ -193,7 +195,8 @@ class SqliteStore:
     ) -> Future[None]:
         writer = self._writer_or_raise()
         keys = [validate_key(key) for key in evict]
-        row = sealed = refusal = None
+        row = refusal = None
+        rows: Sequence[SnapshotRow] = ()
         if put is not None:
             put = validate_entry(put, self.entry_size(put, fields := encode_fields(put)))
             if put.size > self.max_entry_size:
@@ -201,10 +204,10 @@ class SqliteStore:
             else:
                 row = self._sealer.row(put, fields)
         if snapshot is not None:
-            sealed = self._sealer.protect(b"snapshot", snapshot)
+            rows = rows_of(snapshot, self._snapshot_chunk, self._sealer)
             if len(snapshot) > self.max_snapshot_size:
                 refusal = f"the snapshot has {len(snapshot)} bytes, at most {self.max_snapshot_size} are allowed"
-        return writer.submit(put, row, keys, sealed, refusal)
+        return writer.submit(put, row, keys, rows, refusal)
 
     def expire(self) -> tuple[bytes, ...]:
         writer = self._writer_or_raise()
@@ -237,6 +240,23 @@ class SqliteStore:
     def load_snapshot(self) -> bytes | None:
         self.flush()
         return self._database.snapshot()
+
+    # The change log (change_log.py).
+
+    def position(self) -> bytes:
+        return b"" if self._writer is None else self._writer.change_log.position
+
+    def infos_since(self, position: bytes) -> Mapping[bytes, EntryInfo | None] | None:
+        self.flush()
+        writer = self._writer
+        after = None if writer is None else writer.change_log.rows_after(position)
+        if writer is None or after is None:
+            return None
+        return self._database.changed(after, writer.change_log.end)
+
+    def drop_changes(self, position: bytes) -> None:
+        if self._writer is not None:
+            self._writer.change_log.drop(position)
 
     def totals(self) -> Totals:
         """Return the writer's totals; in a reader, those of the file."""

@@ -28,10 +28,12 @@ from knapcache.errors import StoreError
 from knapcache.store.base import Entry, Totals
 from knapcache.store.memory_tier import MemoryTier
 from knapcache.store.sqlite.batch import QueuedWrite, write_changes
+from knapcache.store.sqlite.change_log import ChangeLog, LogWrite
 from knapcache.store.sqlite.database import DAMAGE, OpenDatabase
 from knapcache.store.sqlite.files import Damaged
 from knapcache.store.sqlite.layout import DiskLayout, operation_frames
 from knapcache.store.sqlite.rows import Sealer
+from knapcache.store.sqlite.snapshot_rows import SnapshotRow, put_row
 
 GATHER_SECONDS = 0.02
 RETRY_SECONDS = 1.0  # how soon late evictions are retried when nothing else is written
@@ -62,7 +64,8 @@ class Writer:
         self._counters = counters
         self._memory_tier = memory_tier
         self._replace_damaged = replace_damaged
-        self._row_ids, self._ids_per_key = sealer.row_ids, sealer.ids_per_key
+        self._sealer, self._row_ids, self._ids_per_key = sealer, sealer.row_ids, sealer.ids_per_key
+        self.change_log = ChangeLog(sealer, layout.max_changes)
         self._lock = threading.Lock()
         self._queue: queue.SimpleQueue[QueuedWrite | None] = queue.SimpleQueue()
         self._max_backlog_bytes = max(MIN_BACKLOG_BYTES, 2 * layout.log)
@@ -88,10 +91,13 @@ class Writer:
         put: Entry | None = None,
         row: tuple[Any, ...] | None = None,
         evict: Sequence[bytes] = (),
-        snapshot: tuple[bytes, bytes] | None = None,
+        snapshot: Sequence[SnapshotRow] = (),
         refusal: str | None = None,
     ) -> Future[None]:
-        """Queue a change. With a `refusal`, only its evictions are made and its future fails with that message."""
+        """Queue a change. With a `refusal`, only its evictions are made and its future fails with that message.
+
+        snapshot   its rows. All but the last one, which makes it the current snapshot, are queued first
+        """
         with self._lock:
             # Threads that saw space at the same time may exceed the limits, but not twice.
             too_much = self._backlog_bytes > 2 * self._max_backlog_bytes or self._queue.qsize() > 2 * MAX_BACKLOG_WRITES
@@ -99,8 +105,11 @@ class Writer:
                 refusal = refusal or f"the disk is too slow: {self._backlog_bytes} bytes are waiting to be written"
             keys = [*evict, put.key] if put else evict
             if refusal:
-                put = row = snapshot = None
-            write = QueuedWrite(self._urgent, self._row_ids, keys, put, row, snapshot, refusal)
+                put, row, snapshot = None, None, ()
+            head = snapshot[-1] if snapshot else None
+            for chunk in () if self._closed else snapshot[:-1]:
+                self._enqueue(QueuedWrite(self._urgent, snapshot=chunk))
+            write = QueuedWrite(self._urgent, self._row_ids, keys, put, row, head, refusal)
             frames_per_key = operation_frames() * self._ids_per_key
             # More evictions than the log can hold are split off and queued first.
             while write.frames > self._layout.frames_per_transaction:
@@ -109,7 +118,7 @@ class Writer:
                 if not self._closed:
                     self._enqueue(QueuedWrite(self._urgent, self._row_ids, first))
                 keys = keys[len(first) :]
-                write = QueuedWrite(self._urgent, self._row_ids, keys, put, row, snapshot, refusal)
+                write = QueuedWrite(self._urgent, self._row_ids, keys, put, row, head, refusal)
             if self._closed:
                 write.future.set_exception(StoreError("the store is closed"))
                 return write.future
@@ -231,15 +240,31 @@ class Writer:
         connection.execute("BEGIN IMMEDIATE")
         try:
             totals, refusals = write_changes(connection, self.totals, self._layout.capacity, late, batch)
+            for write, refusal in zip(batch, refusals, strict=True):
+                if write.snapshot and not refusal:
+                    put_row(connection, self._sealer, write.snapshot)
+            logged = self._log_changes(late, batch, refusals, totals)
             connection.execute("COMMIT")
         except BaseException:
             self._roll_back()
             raise
         self.totals = totals
+        self.change_log.committed(logged)
         with self._lock:
             for number in late:
                 self._forget_pending(*self._late_evictions.pop(number))
         return refusals
+
+    def _log_changes(
+        self, late: list[int], batch: list[QueuedWrite], refusals: list[str | None], totals: Totals
+    ) -> LogWrite | None:
+        """Write the changes of a transaction to the change log."""
+        keys = [self._late_evictions[number][0] for number in late]
+        keys += [key for write in batch for key in write.keys]
+        # Damaged rows were deleted by their ids; or the store is full, which the cache above would have prevented.
+        unknown = any(write.evict and not write.keys for write in batch)
+        unknown |= any(refusal and not write.refusal for write, refusal in zip(batch, refusals, strict=True))
+        return self.change_log.write(self._connection, keys, totals, unknown=unknown)
 
     def _ensure_log_space(self, frames: int) -> None:
         """Empty the log when `frames` more might not fit."""
@@ -269,11 +294,13 @@ class Writer:
             if refusal is None:
                 write.future.set_result(None)
             else:
+                self.change_log.add_failed(write.keys)  # once more: the cache above learns of it only now
                 self._counters["refused"] += 1
                 write.future.set_exception(StoreError(refusal))
 
     def _fail(self, write: QueuedWrite, error: Exception) -> None:
         write.put = None
+        self.change_log.add_failed(write.keys)
         late = [self._may_exist(number) for number in write.evict]
         with self._lock:
             self._backlog_bytes -= write.content_bytes
@@ -322,7 +349,8 @@ class Writer:
 
     def _use(self, opened: OpenDatabase) -> None:
         """Write through this connection from now on."""
-        self._connection, self.totals = opened
+        self._connection, self.totals = opened.connection, opened.end.totals
+        self.change_log.begin(opened.connection, opened.end)
         self._log_frames = 0  # the log was emptied when the file was opened
 
         def committed(_connection: apsw.Connection, _name: str, frames: int) -> int:
