@@ -77,7 +77,7 @@ class AdmissionController:
         self.oracle_seconds = 0.0
         """Time spent in decisions that called the Oracle."""
         self._oracle_calls = self.policy.head["oracle_calls"]
-        self.shadows = Shadows(shadows, store.capacity, size)
+        self.shadows = Shadows(shadows, self.policy, self.ids, self.index)
         self.ledger = ledger
         self.arrived = self.settled = 0
         self.deciding, self.expiring = threading.Lock(), threading.Lock()
@@ -140,7 +140,7 @@ class AdmissionController:
         self.history.note_opened((scanned[key] for key in evict), now)
         for k in range(0, len(evict), BATCH_KEYS):
             self.queue.append(StoreChange(evict=evict[k : k + BATCH_KEYS]))
-        self.shadows.seed(self.policy, self.index.records)
+        self.shadows.seed()
         self.drain()
 
     # Requests.
@@ -211,7 +211,7 @@ class AdmissionController:
                 self.policy.arrive(i)
             admitted = self._decide(i, entry)
             self.settled += 1
-            self.shadows.observe(i, entry.size, entry.cost, paid=IMPORTED not in entry.meta)
+            self.shadows.settle(i, entry.size, entry.cost, imported=IMPORTED in entry.meta)
         self.drain()
         return admitted
 
@@ -286,7 +286,7 @@ class AdmissionController:
         if i < 0:
             i, recycled, evicted = self.ids.intern(key)
             if recycled:
-                self.shadows.forget(i)
+                self.shadows.recycle(i)
                 self.ledger.count("recycled_ids")
             if evicted is not None:
                 self.history.note_removed("id reused", i, evicted)

@@ -221,6 +221,7 @@ class Owner(Role):
                 "oracle_calls": admission.policy.oracle_calls,
                 "oracle_seconds": admission.oracle_seconds,
                 "shadows": admission.shadows.spent(),
+                "shadow_rate": admission.shadows.rate,
                 "tenant_bytes": admission.index.size_by_tenant(admission.policy),
             }
 
