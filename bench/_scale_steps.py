@@ -129,7 +129,7 @@ def write_plain(place: str, count: int) -> Row:
 
 def read(kind: str, place: str, count: int) -> Row:
     """Open a store anew, and measure what its users notice."""
-    warm_up(size_limit(count))
+    warm_up(kind, place, size_limit(count))
     before = resident_bytes()
     start = time.perf_counter()
     cache = Cache(size_limit(count), path="memory:" if kind == "memory" else place)
@@ -179,10 +179,11 @@ def wait_until_owner(cache: Cache) -> None:
         time.sleep(0.01)
 
 
-def warm_up(limit: int) -> None:
-    """Load modules and kernels, and allocate the tables of an empty cache."""
-    with Cache(limit, path="memory:") as cache:
-        for k in range(3):
+def warm_up(kind: str, place: str, limit: int) -> None:
+    """Load modules and kernels, and use another, empty store of the same kind and size."""
+    other = {"file": f"{place}.empty", "memory": "memory:", "redis": place.removesuffix("/0") + "/2"}[kind]
+    with Cache(limit, path=other) as cache:
+        for k in range(READ):
             cache.fetch(CHAT, request(k), lambda: reply(0))
             cache.fetch(CHAT, request(k), lambda: reply(0))
     gc.collect()
