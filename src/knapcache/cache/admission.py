@@ -68,7 +68,7 @@ class AdmissionController:
     ) -> None:
         self.store = store
         self.policy_name = policy
-        size = ids or table_size(store.capacity)
+        size = ids or table_size(store)
         self.policy = registry.find(policy).build(store.capacity, size)
         self.ids = IdTable(self.policy)
         self.index = EntryIndex(size)
@@ -353,14 +353,12 @@ class AdmissionController:
 
     def entries(self, key: bytes | None = None) -> EntryTable:
         """Return a copy of the metadata of all entries, or of one."""
+        if key is None:
+            return self.index.all_entries(self.policy, self.ids, self.deciding)
         with self.deciding:
-            resident = self.policy.rows["resident"]
-            if key is None:
-                ids = np.flatnonzero(resident[: len(self.ids)])
-            else:
-                i = self.ids.find(key)
-                ids = np.array([i] if i >= 0 and resident[i] else [], np.int64)
-            return self.index.table(self.policy, self.ids.keys, ids)
+            i = self.ids.find(key)
+            ids = [i] if i >= 0 and self.policy.rows["resident"][i] else []
+            return self.index.table(self.policy, self.ids.keys, np.array(ids, np.int64))
 
     def check(self) -> None:
         """Raise CorruptState unless policy, ids, shadows, index, quotas and store agree."""

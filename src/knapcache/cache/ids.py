@@ -27,9 +27,11 @@ import numpy.typing as npt
 
 from knapcache.cache.key_array import KeyArray, KeyRows, first_bytes
 from knapcache.policy.base import Policy
-from knapcache.store.base import KEY_BYTES
+from knapcache.store.base import KEY_BYTES, Store
 
 MIN_IDS, MAX_IDS = 1 << 17, 1 << 20
+ENTRY_SIZE = 1024
+"""Bytes for which there is an id, in stores of which no more is known."""
 MAX_STEPS = 1024
 """Ids that the hand passes for one new key. A pass over a million ids takes a tenth of a second."""
 FEW_IDS = 1 << 10
@@ -39,9 +41,12 @@ RECENT = 1 << 14
 _HASH = struct.Struct("<Q")
 
 
-def table_size(capacity: int) -> int:
-    """Return the number of ids for a capacity in bytes: more than there are entries, for keys that are not resident."""
-    return min(max(MIN_IDS, capacity // 1024), MAX_IDS)
+def table_size(store: Store) -> int:
+    """Return the number of ids for a store: more than it has entries, for keys that are not resident.
+
+    A store may have a `min_entry_size`: what it charges for an entry at least.
+    """
+    return min(max(MIN_IDS, store.capacity // getattr(store, "min_entry_size", ENTRY_SIZE)), MAX_IDS)
 
 
 def _view(array: npt.NDArray[Any]) -> memoryview[int]:

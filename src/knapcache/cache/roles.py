@@ -213,6 +213,7 @@ class Owner(Role):
     def stats(self) -> dict[str, Any]:
         """Return what only the owner knows."""
         admission = self.admission
+        sizes = admission.index.size_by_tenant(admission.policy, admission.deciding)
         with admission.deciding:
             return {
                 "policy": admission.policy_name,
@@ -220,9 +221,8 @@ class Owner(Role):
                 "ids": len(admission.ids),
                 "oracle_calls": admission.policy.oracle_calls,
                 "oracle_seconds": admission.oracle_seconds,
-                "shadows": admission.shadows.spent(),
-                "shadow_rate": admission.shadows.rate,
-                "tenant_bytes": admission.index.size_by_tenant(admission.policy),
+                **admission.shadows.report(),
+                "tenant_bytes": sizes,
             }
 
     def check(self) -> None:

@@ -182,6 +182,10 @@ class Shadows:
         }
         return {name: self._exact[name] + cost for name, cost in (found | {"none": self._cost}).items()}
 
+    def report(self) -> dict[str, Any]:
+        """Return the fields of `CacheStats` about shadows."""
+        return {"shadows": self.spent(), "shadow_rate": self.rate}
+
     def check(self) -> None:
         """Check every shadow policy."""
         self._run_batch()
