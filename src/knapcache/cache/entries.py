@@ -73,7 +73,7 @@ def requests_per_day(requests: Column, age: Column) -> Column:
 def rows_of(table: EntryTable, found: dict[str, Column], positions: list[int]) -> list[dict[str, Any]]:
     """Return some rows as JSON objects; NaN and ∞ become None."""
     chosen = np.array(positions, np.int64)  # whole columns: an item of an array takes as long as ten of a list
-    records = table.records[chosen]
+    records = table.records.take(chosen)
     shown: dict[str, Iterable[Any]] = {
         "key": (key.hex() for key in KeyArray(table.keys.rows[chosen])),
         "model": (table.models[k] for k in records["model"].tolist()),

@@ -17,6 +17,7 @@ are renumbered.
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -47,8 +48,10 @@ RECORD = np.dtype(
 )
 IMPORTED = "imported"
 """Field of an imported entry's metadata: how many requests it starts with. Another cache has answered them."""
-PART = 1 << 15
-"""Ids that are read at a time, in one to two milliseconds."""
+PART = 1 << 13
+"""Ids that are read at a time, in a millisecond."""
+PAUSE = 0.0002
+"""Seconds between two parts."""
 MIN_NAMES = 1024
 """Names that are numbered before any are renumbered."""
 
@@ -172,16 +175,18 @@ class EntryIndex:
     def _resident_parts(self, policy: Policy, lock: AbstractContextManager[Any]) -> Iterator[IdArray]:
         """Yield the resident ids in parts, at least one of them, under the lock, which is released in between."""
         for first in range(0, max(1, self._written), PART):
+            if first:
+                time.sleep(PAUSE)  # otherwise this thread takes the lock again before another one wakes up
             with lock:
                 yield first + np.flatnonzero(policy.rows["resident"][: self._written][first : first + PART])
 
     def table(self, policy: Policy, keys: KeyArray, ids: IdArray) -> EntryTable:
         """Return a copy of the metadata of some ids."""
         return EntryTable(
-            keys=KeyArray(keys.rows[ids]),
+            keys=KeyArray(keys.rows.take(ids, axis=0)),
             sizes=policy.rows["entry_size"][ids],
             requests=request_counts(policy, ids),
-            records=self.records[ids],
+            records=self.records.take(ids),  # a tenth of the time of records[ids]
             models=list(self.models.names),
             tenants=list(self.tenants.names),
             tag_sets=list(self.tag_sets.names),
