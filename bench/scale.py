@@ -1,213 +1,184 @@
 """Growth with the number of entries: opening, hits, writes, memory and pauses at 10^4, 10^5 and 10^6 entries.
 
-    python bench/scale.py [--entries 10000,100000,1000000] [--stores file,memory] [--out DIR]
+    python bench/scale.py [--entries 10000,100000,1000000] [--stores file,memory,redis] [--out DIR]
 
 An entry is a short chat request and an answer of 1 kB; the policy and the shadows are the default ones. Processes of
 their own write the entries and read them again, so that memory and page caches of Python do not carry over.
 
-    write            entries a second of a bulk import; SQLite: of executemany with the same rows in large transactions
-    loop             microseconds of a library miss in a loop, from the request until the next one
+    import, put      entries a second: of `knapcache import`, and of answers that are stored one by one
     open             seconds until the cache is constructed; first hit: until it has answered one request; ready: until
                      the policy has read all entries
-    memory hit       microseconds, p50 and p99; disk hit: of entries that were not read before; SQLite: its own reads
+    hit              microseconds of a request whose entry is in memory; far hit: on disk or in the server
+    read             microseconds in which the store reads an entry that is not in memory
     collection       milliseconds of a full garbage collection, which stops the process
-    bytes an entry   resident memory above that of an empty cache of the same capacity, before the first hit
+    bytes an entry   resident memory above that of an empty cache, before the first hit: beside the memory tier
+    stored bytes     of the files, or in the server, for each entry
+    page, search     seconds for a page of all entries, and of those that contain a text; stats; snapshot; purge of all;
+                     inspect: all entries, from another process
+    pause            milliseconds: the slowest of the hits that another thread has asked for at the same time
 
-Prints a table; writes scale.json to DIR.
+Peers in the same run: SQLite with the same rows (transactions of 1000), diskcache with the same bytes (the same), and
+Redis with the same bytes (pipelines of 1000). Prints tables; writes scale.json and scale.png to DIR.
 """
 
 from __future__ import annotations
 
-import gc
 import json
 import os
-import random
 import shutil
-import sqlite3
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from _results import Row, options_for, write_result
+import _scale_steps as steps
+from _results import Row, options_for, print_targets, target, write_result
 
-from knapcache import Cache, Reply
-from knapcache.cache.cache import internal_of
-from knapcache.cache.roles import Owner
-from knapcache.cache.transfer import EntryImporter, TransferEntry
 from knapcache.cli.output import print_table
-from knapcache.model import Endpoint
-from knapcache.store.base import Entry
-from knapcache.store.memory import MemoryStore
-from knapcache.store.sqlite.store import SqliteStore
+from knapcache.lab.figures import new_figure
 
-CHAT = Endpoint.CHAT
-BYTES_EACH = 3000
-"""Size limit for each entry: more than any store charges for it."""
-READ = 2000
-"""Entries that are read, and misses of the loop."""
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for a server of the tests
+from tests.support.redis_servers import RedisProcess, find_engine
 
-
-def request(k: int) -> dict[str, Any]:
-    return {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": f"question {k}"}]}
-
-
-def reply(k: int) -> Reply:
-    return Reply(b"%016d" % k * 64, cost=0.001, seconds=1.0)
-
-
-def size_limit(count: int) -> int:
-    return BYTES_EACH * (count + READ) + (4 << 20)
-
-
-def micros(call: Callable[[int], object], numbers: list[int]) -> tuple[float, float]:
-    """Return p50 and p99 of the microseconds of a call."""
-    seconds = []
-    for k in numbers:
-        start = time.perf_counter()
-        call(k)
-        seconds.append(time.perf_counter() - start)
-    p50, p99 = np.percentile(seconds, (50, 99))
-    return 1e6 * float(p50), 1e6 * float(p99)
-
-
-def resident_bytes() -> int:
-    """Return the resident memory of this process."""
-    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+STEPS: dict[str, Callable[[str, str, int], Row]] = {
+    "write": lambda _, place, count: steps.write(place, count),
+    "inspect": lambda _, place, count: steps.inspect(place, count),
+    "read": steps.read,
+    "administer": steps.administer,
+    "write_plain": lambda _, place, count: steps.write_plain(place, count),
+    "read_plain": lambda _, place, count: steps.read_plain(place, count),
+    "disk_cache": lambda _, place, count: steps.disk_cache(place, count),
+    "plain_redis": lambda _, place, count: steps.plain_redis(place, count),
+}
+STEPS_OF = {
+    "file": ("write", "write_plain", "read_plain", "disk_cache", "inspect", "read", "administer"),
+    "memory": ("read", "administer"),
+    "redis": ("plain_redis", "write", "inspect", "read", "administer"),
+}
+TABLES = {
+    "store": (
+        "import_per_s", "put_per_s", "open_s", "first_hit_s", "ready_s", "close_s", "bytes_an_entry", "stored_bytes",
+    ),
+    "requests": (
+        "hit_p50_us", "hit_p99_us", "far_hit_p50_us", "far_hit_p99_us", "read_p50_us", "read_p99_us", "collection_ms",
+    ),
+    "administration, seconds": ("page_s", "search_s", "stats_s", "snapshot_s", "purge_s", "inspect_s"),
+    "pauses, ms": ("page_pause_ms", "search_pause_ms", "stats_pause_ms", "snapshot_pause_ms", "purge_pause_ms"),
+    "peers": (
+        "sqlite_write_per_s", "sqlite_read_p50_us", "diskcache_write_per_s", "diskcache_read_p50_us",
+        "redis_write_per_s", "redis_read_p50_us", "redis_bytes_a_key",
+    ),
+}  # fmt: skip
+MAX_PAUSE = 50.0
 
 
-def write(path: Path, count: int) -> Row:
-    """Import the entries into a new file, and write the same bytes with SQLite alone."""
-    made = list[TransferEntry]()
-    keys = internal_of(Cache("1MiB"))
-    for k in range(count):
-        keyed = keys.keyed_request(CHAT, request(k))
-        assert keyed is not None
-        texts = keyed.key.canonical, reply(k).payload
-        entry = Entry(b"", "", "gpt-4o-mini", 0, 0.001, 1.0, 1e9 + k, None, {"usd": 0.001}, *texts)
-        made.append(TransferEntry(entry, 1.0, None))
-    importer = EntryImporter(SqliteStore(path, size_limit(count)), None, "adaptive", lambda tenant, _: tenant)
-    start = time.perf_counter()
-    for found in made:
-        importer.add(found)
-    importer.finish()
-    importer.close()
-    seconds = time.perf_counter() - start
-    assert importer.result.stored == count, importer.result
-    rows = [(os.urandom(8), found.entry.request, found.entry.payload) for found in made]
-    plain = sqlite3.connect(f"{path}.plain", isolation_level=None)
-    plain.execute("PRAGMA journal_mode = wal")
-    plain.execute("PRAGMA synchronous = normal")
-    plain.execute("CREATE TABLE rows (id INTEGER PRIMARY KEY, request BLOB, payload BLOB)")
-    start = time.perf_counter()
-    for first in range(0, count, 1000):
-        plain.execute("BEGIN")
-        plain.executemany(
-            "INSERT INTO rows VALUES (?, ?, ?)",
-            ((int.from_bytes(key, "big", signed=True), *row) for key, *row in rows[first : first + 1000]),
-        )
-        plain.execute("COMMIT")
-    plain.close()
-    return {"write_per_s": count / seconds, "sqlite_write_per_s": count / (time.perf_counter() - start)}
-
-
-def read(kind: str, path: Path, count: int) -> Row:
-    """Open a store anew, and measure the rest."""
-    warm_up(size_limit(count))
-    before = resident_bytes()
-    start = time.perf_counter()
-    cache = Cache(store=MemoryStore(size_limit(count))) if kind == "memory" else Cache(size_limit(count), path=path)
-    row: Row = {"open_s": time.perf_counter() - start}
-    if kind == "memory":
-        start = time.perf_counter()
-        for k in range(count):
-            cache.put(CHAT, request(k), reply(k))
-        row["write_per_s"] = count / (time.perf_counter() - start)
-    numbers = random.Random(1).sample(range(count), 2 * READ)
-
-    def hit(k: int) -> None:
-        assert cache.get(CHAT, request(k)) is not None, k
-
-    hit(numbers[0])
-    row["first_hit_s"] = time.perf_counter() - start
-    while not isinstance(internal_of(cache).coordinator.role, Owner):
-        time.sleep(0.01)
-    row["ready_s"] = time.perf_counter() - start
-    gc.collect()
-    row["bytes_an_entry"] = (resident_bytes() - before) / count
-    row["disk_hit_p50_us"], row["disk_hit_p99_us"] = micros(hit, numbers[1:READ])
-    row["hit_p50_us"], row["hit_p99_us"] = micros(hit, numbers[1:READ])
-    row["collection_ms"] = micros(lambda _: gc.collect(), list(range(5)))[0] / 1000
-    start = time.perf_counter()
-    for k in range(count, count + READ):
-        cache.fetch(CHAT, request(k), lambda k=k: reply(k))  # type: ignore[misc]
-    row["loop_us"] = 1e6 * (time.perf_counter() - start) / READ
-    start = time.perf_counter()
-    cache.close()
-    row["close_s"] = time.perf_counter() - start
-    return row
-
-
-def read_plain(path: Path) -> Row:
-    """Read rows of SQLite by their ids."""
-    plain = sqlite3.connect(f"{path}.plain")
-    ids = [number for (number,) in plain.execute("SELECT id FROM rows LIMIT 100000")]
-    chosen = random.Random(1).sample(ids, READ)
-    statement = "SELECT request, payload FROM rows WHERE id = ?"
-    return {"sqlite_read_p50_us": micros(lambda number: plain.execute(statement, (number,)).fetchall(), chosen)[0]}
-
-
-def warm_up(limit: int) -> None:
-    """Load modules and kernels, and allocate the tables of an empty cache."""
-    with Cache(store=MemoryStore(limit)) as cache:
-        for k in range(3):
-            cache.fetch(CHAT, request(k), lambda: reply(0))
-            cache.fetch(CHAT, request(k), lambda: reply(0))
-    gc.collect()
-
-
-def run_step(step: str, kind: str, path: Path, count: int) -> Row:
-    command = [sys.executable, __file__, "--step", step, kind, str(path), str(count)]
+def run_step(step: str, kind: str, place: str, count: int) -> Row:
+    command = [sys.executable, __file__, "--step", step, kind, place, str(count)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, env=os.environ | {"KNAPCACHE_COMPILE": "1"})
     found: Row = json.loads(done.stdout)
     return found
 
 
 def measure(kind: str, count: int) -> Row:
+    """Return the numbers of one kind of store with so many entries."""
+    row: Row = {"store": kind, "entries": count}
     folder = Path(tempfile.mkdtemp(prefix="knapcache-scale-"))
-    try:
-        row: Row = {"store": kind, "entries": count}
-        if kind == "file":
-            row |= run_step("write", kind, folder / "answers.db", count)
-            row |= run_step("read_plain", kind, folder / "answers.db", count)
-        return row | run_step("read", kind, folder / "answers.db", count)
-    finally:
-        shutil.rmtree(folder)
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder)
+        server = stack.enter_context(RedisProcess(folder)) if kind == "redis" else None
+        place = str(folder / "answers.db") if server is None else server.url
+        for step in STEPS_OF[kind]:
+            before = stored_bytes(folder, server)
+            row |= run_step(step, kind, place, count)
+            if step == "write":
+                row["stored_bytes"] = (stored_bytes(folder, server) - before) / count
+            print(f"{kind}, {count:,} entries: {step} done", file=sys.stderr)
+    return row
+
+
+def stored_bytes(folder: Path, server: RedisProcess | None) -> int:
+    """Return the bytes of the files, or in the server."""
+    if server is None:
+        return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    with server.client() as client:
+        return int(client.info("memory")["used_memory"])
+
+
+def check_targets(rows: list[Row]) -> list[Row]:
+    """Return the targets on the least and the most entries of a file."""
+    found = [row for row in rows if row["store"] == "file"]
+    if not found:
+        return []
+    few, many = min(found, key=lambda row: row["entries"]), max(found, key=lambda row: row["entries"])
+    at = f"{many['entries']:,} entries"
+    pauses = max(many[name] for name in TABLES["pauses, ms"])
+    return [
+        target(f"open: {at} − {few['entries']:,}", many["open_s"] - few["open_s"], at_most=3, unit="s"),
+        target(f"resident memory, {at}", many["bytes_an_entry"], at_most=300, unit="B an entry"),
+        target("full collection, the same", many["collection_ms"] - few["collection_ms"], at_most=20, unit="ms"),
+        target("import ÷ SQLite's inserts", many["import_per_s"] / many["sqlite_write_per_s"], at_least=0.5, unit="×"),
+        target("memory hit, many ÷ few", many["hit_p50_us"] / few["hit_p50_us"], at_most=1.2, unit="×"),
+        target("disk read ÷ SQLite's", many["read_p50_us"] / many["sqlite_read_p50_us"], at_most=1.5, unit="×"),
+        target("longest pause of a hit, administration", pauses, at_most=MAX_PAUSE, unit="ms"),
+    ]
+
+
+def draw(rows: list[Row], path: Path) -> None:
+    """Plot opening, hits, memory and collections over the number of entries."""
+    figure, axes = new_figure(4, width=3.6)
+    panels: tuple[tuple[str, str, dict[str, tuple[str, str]]], ...] = (
+        ("seconds until ready", "ready_s", {}),
+        ("hit in memory, p50, µs", "hit_p50_us", {}),
+        ("read from the store, p50, µs", "read_p50_us", {"file": ("SQLite alone", "sqlite_read_p50_us")}),
+        ("resident bytes an entry", "bytes_an_entry", {}),
+    )
+    colours = {"file": "#0072B2", "memory": "#E69F00", "redis": "#009E73"}
+    for axis, (title, name, peers) in zip(axes, panels, strict=True):
+        for kind, colour in colours.items():
+            for label, column, style in ((kind, name, "-"), *((*peer, "--") for peer in [peers.get(kind)] if peer)):
+                points = [(row["entries"], row[column]) for row in rows if row["store"] == kind and column in row]
+                if points:
+                    axis.plot(*zip(*points, strict=True), style, color=colour, marker="o", markersize=4, label=label)
+        axis.set_xscale("log")
+        axis.set_ylim(bottom=0)
+        axis.set_xlabel("entries of 1 kB")
+        axis.set_title(title)
+        axis.legend()
+    figure.savefig(path, dpi=140)
+
+
+def tables(rows: list[Row]) -> Iterator[tuple[str, list[Row]]]:
+    """Yield titles and rows of the tables."""
+    for title, names in TABLES.items():
+        shown = [name for name in names if any(name in row for row in rows)]
+        kept = [row for row in rows if any(name in row for name in shown)]
+        yield title, [{name: row.get(name) for name in ("store", "entries", *shown)} for row in kept]
 
 
 def main() -> None:
-    parser = options_for(__doc__, "scale.json")
+    parser = options_for(__doc__, "scale.json and scale.png")
     parser.add_argument("--entries", default="10000,100000,1000000", help="numbers of entries, separated by commas")
-    parser.add_argument("--stores", default="file,memory", help="file, memory, or both (default)")
+    parser.add_argument("--stores", default="file,memory,redis", help="some of file, memory and redis (default: all)")
     parser.add_argument("--step", nargs=4, help="one measurement, for the processes that this one starts")
     args = parser.parse_args()
     if args.step:
-        step, kind, path, count = args.step
-        steps: dict[str, Callable[[], Row]] = {
-            "write": lambda: write(Path(path), int(count)),
-            "read": lambda: read(kind, Path(path), int(count)),
-            "read_plain": lambda: read_plain(Path(path)),
-        }
-        print(json.dumps(steps[step]()))
+        step, kind, place, count = args.step
+        print(json.dumps(STEPS[step](kind, place, int(count))))
         return
-    rows = [measure(kind, int(count)) for kind in args.stores.split(",") for count in args.entries.split(",")]
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    print_table([{name: row.get(name) for name in names} for row in rows], title="Growth")
-    write_result(args.out, "scale", {"rows": rows})
+    kinds = args.stores.split(",")
+    if "redis" in kinds and not find_engine("redis"):
+        print("redis: skipped, there is no redis-server", file=sys.stderr)
+        kinds.remove("redis")
+    rows = [measure(kind, int(count)) for kind in kinds for count in args.entries.split(",")]
+    for title, shown in tables(rows):
+        print_table(shown, title=title)
+    targets = check_targets(rows)
+    print_targets(targets)
+    write_result(args.out, "scale", {"rows": rows, "targets": targets})
+    if args.out:
+        draw(rows, args.out / "scale.png")
 
 
 if __name__ == "__main__":

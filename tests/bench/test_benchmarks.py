@@ -44,6 +44,7 @@ LONG_RUNS = [
     "replay --quick",
     "sampling --quick",
     "scale --entries 2000,4000",
+    "shadow_sampling --quick",
     "soak --minutes 2",
     "vsocb --quick",
 ]

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from knapcache.cache import ids
 from knapcache.cache.key_array import KeyArray
 from knapcache.policy import registry
+from knapcache.store.base import Entry
+from knapcache.store.memory import MemoryStore
 
 
 def key_of(k: int) -> bytes:
@@ -81,3 +83,12 @@ def test_a_new_key_passes_a_limited_number_of_ids(free: int | None) -> None:
     expected = free if within else ids.MAX_STEPS
     assert table.intern(key_of(n)) == (expected, True, None if within else key_of(ids.MAX_STEPS))
     policy.check()
+
+
+def test_a_store_of_small_entries_has_an_id_for_each() -> None:
+    """Entries in memory take at least 800 bytes, so more of them fit than one for each 1024 bytes."""
+    store = MemoryStore(400 << 20)
+    smallest = store.entry_size(Entry(bytes(32), "", "", 0, 0.0, 0.0, 0.0, None, {}, b"", b""))
+    assert ids.table_size(store) > store.capacity // smallest
+    assert ids.table_size(MemoryStore(64 << 10)) == ids.MIN_IDS
+    assert ids.table_size(MemoryStore(64 << 30)) == ids.MAX_IDS

@@ -146,6 +146,7 @@ class FakeAdmin:
         self.webhooks: list[dict[str, Any]] = []
         self.limits: list[dict[str, Any]] = []
         """Rows of GET /limits."""
+        self.shadow_rate = 1
         self.prefix_mode: PrefixMode = "observe"
         self.prefix = PrefixTotals()
         """Use of the providers' prompt caches."""
@@ -246,7 +247,8 @@ class FakeAdmin:
             "prices": self.prices, "amounts": self.amounts, "first_request": self.first_request,
             "semantic": self.tier is not None, "content_log": False, "routes": self.routes,
             "prefix": prefix_summary(self.prefix_mode, self.prefix, self.prefix).model_dump(),
-            "policy": {"name": "adaptive", "oracle_calls": 412, "oracle_seconds": 0.0931, "ids": 131072},
+            "policy": {"name": "adaptive", "oracle_calls": 412, "oracle_seconds": 0.0931, "ids": 131072,
+                       "shadow_rate": self.shadow_rate},
             "storage": {"capacity": self.capacity, "usable": self.usable, "bytes": used, "entries": len(self.entries),
                        "disk_bytes": int(1.04 * used)},
             "today": today, "all": total, "models": models, "tenants": tenants,

@@ -65,7 +65,7 @@ class AdmissionController:
     ) -> None:
         self.store = store
         self.policy_name = policy
-        size = ids or table_size(store.capacity)
+        size = ids or table_size(store)
         self.policy = registry.find(policy).build(store.capacity, size)
         self.ids = IdTable(self.policy)
         self.index = EntryIndex(size)
@@ -74,7 +74,7 @@ class AdmissionController:
         self.oracle_seconds = 0.0
         """Time spent in decisions that called the Oracle."""
         self._oracle_calls = self.policy.head["oracle_calls"]
-        self.shadows = Shadows(shadows, store.capacity, size)
+        self.shadows = Shadows(shadows, self.policy, self.ids, self.index)
         self.ledger = ledger
         self.arrived = self.settled = 0
         self.deciding, self.expiring = threading.Lock(), threading.Lock()
@@ -170,7 +170,7 @@ class AdmissionController:
                 self.policy.arrive(i)
             admitted = self._decide(i, entry)
             self.settled += 1
-            self.shadows.observe(i, entry.size, entry.cost, paid=IMPORTED not in entry.meta)
+            self.shadows.settle(i, entry.size, entry.cost, imported=IMPORTED in entry.meta)
         self.drain()
         return admitted
 
@@ -249,7 +249,7 @@ class AdmissionController:
         if i < 0:
             i, recycled, evicted = self.ids.intern(key)
             if recycled:
-                self.shadows.forget(i)
+                self.shadows.recycle(i)
                 self.ledger.count("recycled_ids")
             if evicted is not None:
                 self.history.note_removed("id reused", i, evicted)
@@ -310,14 +310,12 @@ class AdmissionController:
 
     def entries(self, key: bytes | None = None) -> EntryTable:
         """Return a copy of the metadata of all entries, or of one."""
+        if key is None:
+            return self.index.all_entries(self.policy, self.ids, self.deciding)
         with self.deciding:
-            resident = self.policy.rows["resident"]
-            if key is None:
-                ids = np.flatnonzero(resident[: len(self.ids)])
-            else:
-                i = self.ids.find(key)
-                ids = np.array([i] if i >= 0 and resident[i] else [], np.int64)
-            return self.index.table(self.policy, self.ids.keys, ids)
+            i = self.ids.find(key)
+            ids = [i] if i >= 0 and self.policy.rows["resident"][i] else []
+            return self.index.table(self.policy, self.ids.keys, np.array(ids, np.int64))
 
     def check(self) -> None:
         """Raise CorruptState unless policy, ids, shadows, index, quotas and store agree."""

@@ -30,6 +30,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from knapcache.cache.entry_index import EntryIndex
+from knapcache.cache.ids import IdTable
 from knapcache.cache.shadow import Shadows
 from knapcache.kernel import compiles_before_use, load_compiled
 from knapcache.kernel_files import LOCK, cache_directory
@@ -81,7 +83,7 @@ def warm_up(policy: str, shadows: tuple[str, ...]) -> None:
     small.forget(1)
     if type(small).recycle_kernel is not None:
         small.recycle()
-    Shadows(shadows, 1, 2).spent()
+    Shadows(shadows, small, IdTable(small), EntryIndex(2)).spent()
 
 
 def prepare_for_takeover(policy: str, shadows: tuple[str, ...]) -> None:

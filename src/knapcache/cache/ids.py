@@ -27,9 +27,11 @@ import numpy.typing as npt
 
 from knapcache.cache.key_array import KeyArray, KeyRows, first_bytes
 from knapcache.policy.base import Policy
-from knapcache.store.base import KEY_BYTES
+from knapcache.store.base import KEY_BYTES, Store
 
 MIN_IDS, MAX_IDS = 1 << 17, 1 << 20
+ENTRY_SIZE = 1024
+"""Bytes for which there is an id, in stores of which no more is known."""
 MAX_STEPS = 1024
 """Ids that the hand passes for one new key. A pass over a million ids takes a tenth of a second."""
 FEW_IDS = 1 << 10
@@ -39,9 +41,12 @@ RECENT = 1 << 14
 _HASH = struct.Struct("<Q")
 
 
-def table_size(capacity: int) -> int:
-    """Return the number of ids for a capacity in bytes: more than there are entries, for keys that are not resident."""
-    return min(max(MIN_IDS, capacity // 1024), MAX_IDS)
+def table_size(store: Store) -> int:
+    """Return the number of ids for a store: more than it has entries, for keys that are not resident.
+
+    A store may have a `min_entry_size`: what it charges for an entry at least.
+    """
+    return min(max(MIN_IDS, store.capacity // getattr(store, "min_entry_size", ENTRY_SIZE)), MAX_IDS)
 
 
 def _view(array: npt.NDArray[Any]) -> memoryview[int]:
@@ -52,7 +57,7 @@ class IdTable:
     """Keys and ids of one policy."""
 
     def __init__(self, policy: Policy) -> None:
-        self._policy, self._max_ids = policy, policy.ids
+        self._policy, self.max_ids = policy, policy.ids
         self._used = self._hand = 0
         self._keys = bytearray(KEY_BYTES * policy.ids)  # zeros take no memory until they are written
         self._slots: npt.NDArray[np.int32]
@@ -80,6 +85,10 @@ class IdTable:
     def key(self, i: int) -> bytes:
         """Return the key of id i."""
         return bytes(self._keys[KEY_BYTES * i : KEY_BYTES * (i + 1)])
+
+    def last_byte(self, i: int) -> int:
+        """Return the last byte of the key of id i."""
+        return self._keys[KEY_BYTES * (i + 1) - 1]
 
     def find(self, key: bytes) -> int:
         """Return the id of a key, or −1."""
@@ -111,10 +120,10 @@ class IdTable:
 
         Return the id, whether it was recycled, and the key whose entry must be evicted for that, if any.
         """
-        if self._used < self._max_ids:
+        if self._used < self.max_ids:
             i, self._used = self._used, self._used + 1
             if 2 * self._used > len(self._slots):
-                self._allocate(min(4 * self._used, self._max_ids))
+                self._allocate(min(4 * self._used, self.max_ids))
                 self._fill(i)
             self._insert(key, i)
             return i, False, None
@@ -131,7 +140,7 @@ class IdTable:
         self._rows[: self._used] = keys.rows
         self._allocate(max(len(self._slots) // 2, self._used))
         self._recent.clear()
-        self.serial = _view(np.zeros(self._max_ids, np.uint32))
+        self.serial = _view(np.zeros(self.max_ids, np.uint32))
         self._fill(self._used)
 
     def _allocate(self, ids: int) -> None:
@@ -184,7 +193,7 @@ class IdTable:
     def _advance_hand(self) -> tuple[int, bool]:
         """Return the next id that is not resident; when MAX_STEPS ids are resident, forget the next one."""
         resident = self._policy.rows["resident"]
-        n = self._max_ids
+        n = self.max_ids
         for _ in range(min(n, MAX_STEPS)):
             i = self._hand
             self._hand = (i + 1) % n

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from knapcache.cache.apply_queue import BATCH_KEYS
 from knapcache.cache.entries import MB, columns, least_value, purge_preview, read_entries, rows_of
 from knapcache.cache.outlines import OtherRequests, OutlineIndex
@@ -29,10 +31,10 @@ def inspect_store(store: Store) -> dict[str, Any]:
     snapshot = read_snapshot(store.load_snapshot() or b"")
     table = read_entries(store, snapshot)
     found = columns(table, wall_clock())
-    value, keys = found["value"], table.keys
-    order = sorted(range(len(keys)), key=lambda k: (-value[k], keys[k]))
+    value = found["value"]
+    order = np.lexsort((*table.keys.rows.view(">u8").T[::-1], -value)).tolist()  # by value, then by key
     return {
-        "entries": len(keys),
+        "entries": len(value),
         "bytes": int(table.sizes.sum()),
         "disk_bytes": store.disk_bytes(),
         "cost": float(found["cost"].sum()),

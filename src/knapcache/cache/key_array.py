@@ -5,6 +5,7 @@ A Python object for each key would take 80 bytes, and every garbage collection w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import overload
 
@@ -12,6 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from knapcache.store.base import KEY_BYTES
+
+PART = 1 << 14
+"""Keys that are searched at a time."""
+HEX = re.compile(rf"[0-9a-f]{{1,{2 * KEY_BYTES}}}")
 
 KeyRows = npt.NDArray[np.uint8]
 """One key in each row."""
@@ -43,6 +48,23 @@ class KeyArray(Sequence[bytes]):
     def equal(self, key: bytes) -> npt.NDArray[np.bool_]:
         """Return which keys are equal to one."""
         return np.asarray((self.rows == np.frombuffer(key, np.uint8)).all(axis=1))
+
+    def containing(self, text: str) -> npt.NDArray[np.bool_]:
+        """Return which keys contain a text in their hex digits, in lower case."""
+        found = np.zeros(len(self), np.bool_)
+        if not HEX.fullmatch(text):
+            return found
+        for first in range(0, len(self), PART):  # `hex` of all keys would stop other threads
+            digits = self.rows[first : first + PART].tobytes().hex()
+            place = digits.find(text)
+            while place >= 0:
+                k, start = divmod(place, 2 * KEY_BYTES)
+                if start + len(text) <= 2 * KEY_BYTES:
+                    found[first + k] = True
+                    place = digits.find(text, 2 * KEY_BYTES * (k + 1))
+                else:  # it begins in one key and ends in the next
+                    place = digits.find(text, place + 1)
+        return found
 
     @property
     def distinct(self) -> bool:

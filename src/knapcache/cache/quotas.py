@@ -44,9 +44,14 @@ class Quotas:
     def __init__(self, limits: Mapping[str, int], policy: Policy, index: EntryIndex) -> None:
         self.limits = dict(limits)
         self._policy, self._index = policy, index
-        self._sizes: dict[str, dict[int, int]] = {tenant: {} for tenant in self.limits}  # by id
+        self._names = list(self.limits)
+        self._numbers = {tenant: k for k, tenant in enumerate(self._names, 1)}
         self._used = dict.fromkeys(self.limits, 0)
-        self._tenants: dict[int, str] = {}
+        ids = policy.ids if self.limits else 0
+        self._tenants = np.zeros(ids, np.int32)
+        """The number of the namespace that an id is counted for; 0: it is not counted."""
+        self._sizes = np.zeros(ids, np.int64)
+        """Counted bytes by id."""
         self._victims: dict[str, deque[tuple[int, float]]] = {tenant: deque() for tenant in self.limits}
 
     def fits(self, tenant: str, size: int) -> bool:
@@ -57,41 +62,40 @@ class Quotas:
         """Count the entry of id i, which became resident."""
         self.remove(i)
         if tenant in self.limits:
-            self._sizes[tenant][i] = size
+            self._sizes[i] = size
             self._used[tenant] += size
-            self._tenants[i] = tenant
+            self._tenants[i] = self._numbers[tenant]
 
     def count_all(self) -> None:
         """Count all resident entries, by their records."""
-        for tenant in self.limits:
+        for tenant, number in self._numbers.items():
             ids = self._residents(tenant)
-            sizes = self._policy.rows["entry_size"][ids].tolist()
-            self._sizes[tenant], self._used[tenant] = dict(zip(ids.tolist(), sizes, strict=True)), sum(sizes)
-            self._tenants |= dict.fromkeys(self._sizes[tenant], tenant)
+            sizes = self._policy.rows["entry_size"][ids]
+            self._sizes[ids], self._tenants[ids], self._used[tenant] = sizes, number, int(sizes.sum())
 
     def remove(self, i: int) -> None:
         """Stop counting the entry of id i, if it was counted."""
-        tenant = self._tenants.pop(i, None) if self._tenants else None
-        if tenant is not None:
-            self._used[tenant] -= self._sizes[tenant].pop(i)
+        if self.limits and (number := self._tenants[i]):
+            self._used[self._names[number - 1]] -= int(self._sizes[i])
+            self._tenants[i] = 0
 
     def next_victim(self, tenant: str, newcomer: int = -1) -> int:
         """Return the id to evict so that the quota holds; −1 when it holds."""
         if self._used.get(tenant, 0) <= self.limits.get(tenant, 0):
             return -1
-        sizes, victims = self._sizes[tenant], self._victims[tenant]
+        number, victims = self._numbers[tenant], self._victims[tenant]
         while True:
             if not victims:
                 victims.extend(self._ranked(tenant, newcomer))
             i, requests = victims.popleft()
+            counted = self._tenants[i] == number and i != newcomer
             # Counts decay, and a request adds one: a rise by less than half is no request.
-            if i in sizes and i != newcomer and request_counts(self._policy, np.array([i]))[0] < requests + 0.5:
+            if counted and request_counts(self._policy, np.array([i]))[0] < requests + 0.5:
                 return i
 
     def _ranked(self, tenant: str, newcomer: int) -> list[tuple[int, float]]:
-        """Return the ids of the lowest density, with their request counts."""
-        sizes = self._sizes[tenant]
-        ids = np.fromiter(sizes, np.int64, len(sizes))
+        """Return the ids of the lowest density of a namespace, with their request counts."""
+        ids = np.flatnonzero(self._tenants == self._numbers[tenant])
         ids = ids[ids != newcomer]
         requests = request_counts(self._policy, ids)
         density = requests * self._index.records["cost"][ids] / self._policy.rows["entry_size"][ids]

@@ -170,5 +170,5 @@ def _settle(admission: AdmissionController, others: list[EntryInfo], now: float)
             drop(victim)
     for k in range(0, len(evict), BATCH_KEYS):
         admission.queue.append(StoreChange(evict=evict[k : k + BATCH_KEYS]))
-    admission.shadows.seed(policy, admission.index.records)
+    admission.shadows.seed()
     admission.drain()

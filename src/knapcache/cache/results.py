@@ -54,6 +54,7 @@ class CacheStats(RequestTotals):
     by_model: dict[str, RequestTotals] = field(default_factory=dict)
     by_tenant: dict[str, RequestTotals] = field(default_factory=dict)
     shadows: dict[str, float] = field(default_factory=dict)
+    shadow_rate: int = 1
     entries: int = 0
     bytes: int = 0
     capacity: int = 0

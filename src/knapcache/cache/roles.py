@@ -214,6 +214,7 @@ class Owner(Role):
     def stats(self) -> dict[str, Any]:
         """Return what only the owner knows."""
         admission = self.admission
+        sizes = admission.index.size_by_tenant(admission.policy, admission.deciding)
         with admission.deciding:
             return {
                 "policy": admission.policy_name,
@@ -221,9 +222,8 @@ class Owner(Role):
                 "ids": len(admission.ids),
                 "oracle_calls": admission.policy.oracle_calls,
                 "oracle_seconds": admission.oracle_seconds,
-                "shadows": admission.shadows.spent(),
-                "tenant_bytes": admission.index.size_by_tenant(admission.policy),
-            }
+                "tenant_bytes": sizes,
+            } | admission.shadows.report()
 
     def check(self) -> None:
         """Check the policy, its tables and the store against each other."""
@@ -347,10 +347,7 @@ class Reader(Role):
     # Administration.
 
     def entries(self) -> EntryTable:
-        """Return the metadata of all entries in the store, with the owner's request counts.
-
-        They are those of its last snapshot, unless it can be asked and replies.
-        """
+        """Return the metadata of all entries in the store, with the request counts of the owner or its last snapshot."""
         if self._network is not None:
             infos = list(self.store.scan())
             counts = owner_requests.ask_request_counts(self._network, (info.key for info in infos))

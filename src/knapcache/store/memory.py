@@ -48,6 +48,8 @@ class MemoryStore:
     shared: Final = False
     owner: Final = True
     max_counted_keys: Final = 0
+    min_entry_size: Final = OVERHEAD
+    """Less than any entry is charged. The cache has an id for each such entry that fits (cache/ids.py)."""
     write_backlog_full: Final = False
     writes_stalled: Final = False
 

@@ -113,6 +113,17 @@ def test_more_capacity_saves_nothing_until_something_was_evicted(page: Page, adm
     expect(page.locator("#policies-equal")).to_be_hidden()
 
 
+def test_savings_that_are_estimated_say_so(page: Page, admin: FakeAdmin) -> None:
+    next(iter(admin.points.values()))["evictions"] = 1
+    open_view(page, "savings")
+    expect(page.locator("#doubling")).to_contain_text("Twice the capacity")
+    expect(page.locator("#savings")).not_to_contain_text("Estimated")
+    admin.shadow_rate = 8
+    poll_now(page)
+    expect(page.locator("#policies-note")).to_contain_text("size. Estimated from 1 key in 8.")
+    expect(page.locator("#doubling")).to_contain_text("Estimated from 1 key in 8.")
+
+
 def test_the_capacity_has_one_scale(page: Page, admin: FakeAdmin) -> None:
     used, card = admin.summary()["storage"]["bytes"], page.locator(".tile", has=page.locator("#capacity"))
     expect(page.locator("#capacity")).to_have_text(f"{used / 1e6:.3g} MB of 223 MB")

@@ -212,4 +212,5 @@ def check_heap(head: Records, rows: Records) -> None:
 
 def _after(priority: Column, tiebreak: Column, other_priority: Column, other_tiebreak: Column) -> Column:
     """Return where a pair is greater than the other pair."""
-    return (priority > other_priority) | ((priority == other_priority) & (tiebreak > other_tiebreak))
+    equal = priority == other_priority
+    return np.asarray((priority > other_priority) | (equal & (tiebreak > other_tiebreak)))

@@ -75,6 +75,7 @@ class Overview:
                 oracle_calls=stats.get("oracle_calls", 0),
                 oracle_seconds=stats.get("oracle_seconds", 0.0),
                 ids=stats.get("ids", 0),
+                shadow_rate=stats.get("shadow_rate", 1),
             ),
             storage=totals.StorageStatus(
                 capacity=capacity,

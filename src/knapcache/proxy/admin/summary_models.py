@@ -134,6 +134,9 @@ class PolicyStatus(ResponseModel):
     oracle_calls: Count
     oracle_seconds: float
     ids: Annotated[Count, Field(description="Keys in the policy's table.")]
+    shadow_rate: Annotated[
+        Count, Field(description="Policies of `would` see one key in so many. 1: all; more: their costs are estimates.")
+    ]
 
 
 class StorageStatus(ResponseModel):

@@ -48,6 +48,7 @@ export function view(root) {
   plan.resume().catch(() => {}); // an earlier plan is optional
   return async (summary, slow) => {
     live = summary.policy.name;
+    setText("policies-sample", estimateNote(summary.policy));
     drawMarginal(summary);
     setText(models.head.querySelector(".hide-small"), `By ${noun(shown.unit)}`);
     drawUsage(models, "model", summary.models, (row) => percent(row.cost_saved / cost(row)));
@@ -56,6 +57,9 @@ export function view(root) {
     if (slow) await history.load();
   };
 }
+
+/** How much of the traffic the simulated policies have seen. */
+const estimateNote = (policy) => policy.shadow_rate > 1 ? ` Estimated from 1 key in ${policy.shadow_rate}.` : "";
 
 /** The price of a megabyte and the saving of twice the capacity: the same number, per megabyte and as a whole. */
 function drawMarginal(summary) {
@@ -72,7 +76,7 @@ function drawMarginal(summary) {
     const range = doubling.per_day_low === null ? "" : ` (95 % range ${per(doubling.per_day_low)} to ${per(doubling.per_day_high)})`;
     const daily = doubling.per_day === null || shown.partial ? "" : ` Projected: ${per(doubling.per_day)} per day${range}.`;
     setText("doubling", doubling.saves > 0
-      ? `Twice the capacity would have saved ${per(doubling.saves)} more since ${since(summary)}.${daily}`
+      ? `Twice the capacity would have saved ${per(doubling.saves)} more since ${since(summary)}.${daily}${estimateNote(policy)}`
       : `Twice the capacity would have saved nothing more since ${since(summary)}.`);
   }
   byId("marginal-unit").hidden = !doubling || !all.evictions;

@@ -85,7 +85,10 @@ class History(HistoryReader):
         self._closed = threading.Event()
         self._save_failed = False
         found = self._read_stats() or {}
-        self._shadow_costs, self._evictions = shadow_costs(found), evictions(found)
+        self._shadow_savings: dict[str, float] = {}
+        """What each shadow has saved, of which the rows have their share."""
+        self._uncached, self._evictions = 0.0, evictions(found)
+        self._new_savings(found)
 
     # Input.
 
@@ -167,18 +170,21 @@ class History(HistoryReader):
                 count, before_count = evictions(stats), self._evictions
                 self._evictions = count
                 row = UsageRow(evictions=count - before_count if count >= before_count else count)
-                costs = shadow_costs(stats)  # none if this process is not the owner; a new owner's start at 0
-                restarted = any(costs[name] < cost for name, cost in self._shadow_costs.items() if name in costs)
-                before = {} if restarted else self._shadow_costs
-                spent = {name: costs[name] - before.get(name, 0.0) for name in costs}
-                uncached = spent.pop(NO_CACHE, 0.0)
-                # Sums of equal costs in another order may differ by a rounding error.
-                row.shadows = {name: max(0.0, uncached - cost) for name, cost in spent.items()}
-                self._shadow_costs = costs
+                row.shadows = self._new_savings(stats)
                 if row.evictions or any(row.shadows.values()):
                     self._add(row, self.now())
                     self._changed()
                     self._polled = self._changes
+
+    def _new_savings(self, stats: dict[str, Any]) -> dict[str, float]:
+        """Return what each shadow has saved since the last call. Called under the lock."""
+        costs = dict(stats.get("shadows") or {})  # none if this process is not the owner; a new owner's start at 0
+        uncached = costs.pop(NO_CACHE, 0.0)
+        before = self._shadow_savings if uncached >= self._uncached else {}
+        # The highest so far: an estimate (cache/shadow.py) may fall, and sums in another order have rounding errors.
+        savings = {name: max(uncached - cost, before.get(name, 0.0)) for name, cost in costs.items()}
+        self._uncached, self._shadow_savings = uncached, savings
+        return {name: saved - before.get(name, 0.0) for name, saved in savings.items()}
 
     def _read_stats(self) -> dict[str, Any] | None:
         """Return the cache's statistics, or None if they cannot be read."""
@@ -288,10 +294,6 @@ class History(HistoryReader):
         with self._lock:
             self._merge()
             self._table.check()
-
-
-def shadow_costs(stats: dict[str, Any]) -> dict[str, float]:
-    return dict(stats.get("shadows") or {})
 
 
 def evictions(stats: dict[str, Any]) -> int:
