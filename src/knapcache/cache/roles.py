@@ -347,7 +347,7 @@ class Reader(Role):
     # Administration.
 
     def entries(self) -> EntryTable:
-        """Return the metadata of all entries in the store, with the request counts of the owner or its last snapshot."""
+        """Return the metadata of all entries in the store, with request counts of the owner or of its last snapshot."""
         if self._network is not None:
             infos = list(self.store.scan())
             counts = owner_requests.ask_request_counts(self._network, (info.key for info in infos))
