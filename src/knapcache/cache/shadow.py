@@ -53,6 +53,7 @@ def shadow_loop(
         ids: npt.NDArray[np.int64],
         sizes: npt.NDArray[np.int64],
         costs: npt.NDArray[np.float64],
+        paid: npt.NDArray[np.int8],
     ) -> float:
         """Return what the policy pays for these requests."""
         spent = 0.0
@@ -62,7 +63,7 @@ def shadow_loop(
                 if rows[i].resident:
                     release(head, rows, i)
             elif not arrive(head, rows, i):
-                spent += costs[k]
+                spent += costs[k] * paid[k]
                 settle(head, rows, i, sizes[k], costs[k])
         return spent
 
@@ -93,17 +94,14 @@ class Shadows:
             spec, times = parse_shadow(name)
             self._policies[name] = spec.build(max(1, int(capacity * times)), ids)
         self._spent = dict.fromkeys(("none", *names), 0.0)
-        self._ids, self._sizes, self._costs = array("q"), array("q"), array("d")
+        self._start_batch()
 
     def observe(self, i: int, size: int, cost: float, *, paid: bool = True) -> None:
         """Buffer a request for id i, whose answer has this size and cost. An imported one is not paid for."""
-        if not paid:
-            if self._policies:
-                self._run_unpaid([i], [size], [cost])
-            return
         self._ids.append(i)
         self._sizes.append(size)
         self._costs.append(cost)
+        self._paid.append(paid)
         if len(self._ids) >= BATCH or not self.compiled:
             self._run_batch()
 
@@ -116,7 +114,11 @@ class Shadows:
         residents = np.flatnonzero(policy.rows["resident"][: len(records)])
         residents = residents[np.argsort(records["created"][residents], kind="stable")]
         sizes = policy.rows["entry_size"][residents]
-        self._run_unpaid(residents.tolist(), sizes.tolist(), records["cost"][residents].tolist())
+        self._ids.extend(residents.tolist())
+        self._sizes.extend(sizes.tolist())
+        self._costs.extend(records["cost"][residents].tolist())
+        self._paid.extend([False] * len(residents))
+        self._run_batch()
 
     def forget(self, i: int) -> None:
         """Forget the entry of id i: it was purged, or the id was recycled."""
@@ -133,18 +135,13 @@ class Shadows:
         for policy in self._policies.values():
             policy.check()
 
-    def _run_unpaid(self, ids: list[int], sizes: list[int], costs: list[float]) -> None:
-        spent = self.spent()
-        self._ids.extend(ids)
-        self._sizes.extend(sizes)
-        self._costs.extend(costs)
-        self._run_batch()
-        self._spent = spent
+    def _start_batch(self) -> None:
+        self._ids, self._sizes, self._costs, self._paid = array("q"), array("q"), array("d"), array("b")
 
     def _run_batch(self) -> None:
-        batch = np.array(self._ids), np.array(self._sizes), np.array(self._costs)
-        self._ids, self._sizes, self._costs = array("q"), array("q"), array("d")
-        self._spent["none"] += float(batch[2].sum())
+        batch = np.array(self._ids), np.array(self._sizes), np.array(self._costs), np.array(self._paid)
+        self._start_batch()
+        self._spent["none"] += float((batch[2] * batch[3]).sum())
         for name, policy in self._policies.items():
             kind = type(policy)
             loop = shadow_loop(kind.arrive_kernel, kind.settle_kernel, kind.release_kernel)

@@ -24,6 +24,7 @@ from typing import Final, Self
 from knapcache.errors import CorruptState, InvalidInput, NotOwner, StoreError
 from knapcache.store.base import (
     NOT_IN_MEMORY,
+    Change,
     Entry,
     EntryInfo,
     NotInMemory,
@@ -37,6 +38,7 @@ from knapcache.store.base import (
 from knapcache.store.encryption import Encryption
 from knapcache.store.memory_tier import MemoryTier
 from knapcache.store.sqlite import layout
+from knapcache.store.sqlite.batch import ChangeFuture, ChangesFuture, QueuedWrite
 from knapcache.store.sqlite.database import require_keys
 from knapcache.store.sqlite.database_reader import DatabaseReader
 from knapcache.store.sqlite.files import Damaged, require_own_files, validate_path
@@ -133,9 +135,9 @@ class SqliteStore:
         size_limit = layout.DiskLayout.for_file(path.stat().st_size, log_bytes).size_limit
         return cls(path, size_limit, SqliteOptions(secret=secret, encryption_keys=encryption_keys), own=False)
 
-    def entry_size(self, entry: Entry, fields: tuple[bytes, bytes, bytes] | None = None) -> int:
+    def entry_size(self, entry: Entry) -> int:
         """Return the bytes that an entry takes in the file, its share of everything around it included."""
-        return layout.entry_size(content_size(entry, fields) + self._sealer.overhead, entry.expires is not None)
+        return layout.entry_size(content_size(entry) + self._sealer.overhead, entry.expires is not None)
 
     # Reading.
 
@@ -192,19 +194,49 @@ class SqliteStore:
         self, put: Entry | None = None, evict: Collection[bytes] = (), snapshot: bytes | None = None
     ) -> Future[None]:
         writer = self._writer_or_raise()
+        done = ChangeFuture(writer.urgent)
+        writer.submit([self._queued(done, 0, put, evict, snapshot)])
+        return done
+
+    def apply_all(self, changes: Sequence[Change], /) -> Future[Sequence[StoreError | None]]:
+        writer = self._writer_or_raise()
+        done = ChangesFuture(writer.urgent, len(changes))
+        writes = []
+        for place, change in enumerate(changes):
+            try:
+                writes.append(self._queued(done, place, *change))
+            except InvalidInput as error:
+                done.resolve(place, StoreError(str(error)))
+        writer.submit(writes)
+        return done
+
+    def _queued(
+        self,
+        done: ChangeFuture | ChangesFuture,
+        place: int,
+        put: Entry | None,
+        evict: Collection[bytes],
+        snapshot: bytes | None,
+    ) -> QueuedWrite:
+        """Return a change as the writer takes it, or raise InvalidInput."""
         keys = [validate_key(key) for key in evict]
         row = sealed = refusal = None
         if put is not None:
-            put = validate_entry(put, self.entry_size(put, fields := encode_fields(put)))
+            content = content_size(put, fields := encode_fields(put)) + self._sealer.overhead
+            put = validate_entry(put, layout.entry_size(content, put.expires is not None))
+            keys.append(put.key)
             if put.size > self.max_entry_size:
                 refusal = f"the entry has {put.size} bytes, at most {self.max_entry_size} are allowed"
             else:
-                row = self._sealer.row(put, fields)
+                row = put, fields, content
         if snapshot is not None:
             sealed = self._sealer.protect(b"snapshot", snapshot)
             if len(snapshot) > self.max_snapshot_size:
                 refusal = f"the snapshot has {len(snapshot)} bytes, at most {self.max_snapshot_size} are allowed"
-        return writer.submit(put, row, keys, sealed, refusal)
+        if refusal is not None:
+            row = sealed = None
+        rows = [number for key in keys for number in self._sealer.row_ids(key)]
+        return QueuedWrite(done, place, keys, rows, row, sealed, refusal)
 
     def expire(self) -> tuple[bytes, ...]:
         writer = self._writer_or_raise()
@@ -213,12 +245,15 @@ class SqliteStore:
         while infos := {k: info for k, info in self._database.expired(self._clock()).items() if k not in found}:
             writer.delete_rows([number for number, info in infos.items() if info is None])
             found |= {number: info.key if info else b"" for number, info in infos.items()}
-            writer.submit(evict=[info.key for info in infos.values() if info is not None]).result()
+            self.apply(evict=[info.key for info in infos.values() if info is not None]).result()
         return tuple(key for key in found.values() if key)
 
     def flush(self) -> None:
-        if self._writer is not None and not self._closed:
-            self._writer.submit().exception()
+        writer = self._writer
+        if writer is not None and not self._closed:
+            done = ChangeFuture(writer.urgent)
+            writer.submit([QueuedWrite(done)])
+            done.exception()
 
     def _writer_or_raise(self) -> Writer:
         if self._closed:
