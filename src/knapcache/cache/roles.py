@@ -297,6 +297,10 @@ class Reader(Role):
             self.end(lease, blocking=False)
         return False
 
+    def settle_many(self, answers: Sequence[tuple[int, Entry]], *, blocking: bool) -> list[bool]:
+        """Hand answers over to the owner. Return of each whether it is on its way."""
+        return [self.settle(i, entry, blocking=blocking) for i, entry in answers]
+
     def _hand_over_counted(self, entry: Entry, lease: Lease | None) -> None:
         self._hand_over(entry, lease)
         with self._lock:

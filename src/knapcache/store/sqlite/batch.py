@@ -107,7 +107,11 @@ class QueuedWrite:
     ) -> None:
         self._future, self._place, self.done = future, place, False
         self.keys, self.evict, self.snapshot, self.refusal = keys, rows, snapshot, refusal
-        self.put, self.fields, content = (None, None, 0) if put is None else put
+        self.put: Entry | None = None
+        self.fields: Fields | None = None
+        content = 0
+        if put is not None:
+            self.put, self.fields, content = put
         self.row: tuple[Any, ...] | None = None
         state = len(snapshot[1]) if snapshot else 0
         self.content_bytes = content + state
