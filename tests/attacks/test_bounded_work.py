@@ -12,8 +12,11 @@ import gzip
 import json
 import math
 import re
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -154,6 +157,47 @@ def test_many_items_and_their_vectors_do_not_stall_the_loop(process: ProxyProces
             break
     assert again.outcome == "hit"
     assert again.json()["data"] == response.json()["data"]
+
+
+@pytest.mark.long
+def test_many_items_of_many_requests_are_stored_and_delay_no_hit(
+    tmp_path: Path, upstream: RecordingUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """20 requests at once, with 2,048 items each, while another connection repeats a hit."""
+    monkeypatch.setattr(ProxyProcess, "compiled", True)  # 40,960 decisions
+    upstream.always(embedding(2048, 64))
+    bodies = [json.dumps({"model": "e", "input": [f"{n} {k}" for k in range(2048)]}).encode() for n in range(20)]
+
+    def outcome_of(body: bytes) -> str | None:
+        with RawClient(process.url, timeout=120.0) as client:
+            (response,) = client.send(post(body, path=EMBEDDINGS)).responses(1)
+        assert len(response.json()["data"]) == 2048
+        return response.outcome
+
+    with (
+        ProxyProcess(tmp_path / "data", upstream.openai_url, capacity="400MB") as process,
+        ThreadPoolExecutor(len(bodies)) as pool,
+        RawClient(process.url, timeout=120.0) as client,
+    ):
+        repeated = post(b'{"model":"e","input":"repeated"}', path=EMBEDDINGS)
+        upstream.always(embedding(1, 64))
+        client.send(repeated).responses(1)
+        upstream.always(embedding(2048, 64))
+        stalled, seconds, sent = stalls(process), list[float](), time.perf_counter()
+        requests = [pool.submit(outcome_of, body) for body in bodies]
+        while not all(request.done() for request in requests):
+            start = time.perf_counter()
+            (hit,) = client.send(repeated).responses(1)
+            seconds.append(time.perf_counter() - start)
+            assert hit.outcome == "hit"
+            time.sleep(0.005)
+        assert [request.result() for request in requests] == ["miss"] * len(bodies)
+        sent = time.perf_counter() - sent
+        new = {bound: count - stalled[bound] for bound, count in stalls(process).items()}
+        worst = min(bound for bound, count in new.items() if count == new[math.inf])
+        print(f"40,960 items in {sent:.1f} s: stall <= {worst}, hits {median(seconds):.3f} to {max(seconds):.3f} s")
+        assert [outcome_of(body) for body in bodies] == ["hit"] * len(bodies)
+        check_seconds(worst, LIMIT, "stall of the loop")
 
 
 def test_a_long_answer_does_not_stall_the_loop(process: ProxyProcess, upstream: RecordingUpstream) -> None:

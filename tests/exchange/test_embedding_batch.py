@@ -13,9 +13,9 @@ from knapcache.cache.cache import internal_of
 from knapcache.cache.values import Lookup
 from knapcache.errors import Incomplete
 from knapcache.exchange import embedding_batch
-from knapcache.exchange.embedding_batch import EmbeddingBatch, read_answer
+from knapcache.exchange.embedding_batch import ITEMS_AT_ONCE, EmbeddingBatch, read_answer
 from knapcache.exchange.exchange import Exchange, exchange_of
-from knapcache.exchange.fetcher import ITEMS_AT_ONCE, Fetcher
+from knapcache.exchange.fetcher import Fetcher
 from knapcache.keys.parse import SHORT
 from knapcache.model import Endpoint
 from knapcache.wire import FORMATS

@@ -11,12 +11,13 @@ import itertools
 import os
 import random
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
 from knapcache import Cache
-from knapcache.store.base import Entry
+from knapcache.errors import StoreError
+from knapcache.store.base import Change
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.caches import CHAT, Upstream, is_answer, request_of, residents, small_cache, store_of
 from tests.support.fork_server import ForkServer, random_delay
@@ -47,22 +48,26 @@ def warm_up() -> None:
 def log_changes(log: str) -> None:
     """Log puts after the store has acknowledged them, and evictions before it gets them."""
     out = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    apply = SqliteStore.apply
+    apply_all = SqliteStore.apply_all
     numbers = itertools.count()  # a change may be acknowledged after the next one has begun
 
-    def logged(
-        self: SqliteStore, put: Entry | None = None, evict: Collection[bytes] = (), snapshot: bytes | None = None
-    ) -> Future[None]:
-        number = next(numbers)
-        for key in (*evict, *([put.key] if put else [])):
-            os.write(out, b"evict %s %d\n" % (key.hex().encode(), number))
-        done = apply(self, put, evict, snapshot)
-        if put is not None:
-            line = b"put %s %d %d\n" % (put.key.hex().encode(), number, version_of(put.payload))
-            done.add_done_callback(lambda done: None if done.exception() else os.write(out, line) and None)
+    def logged(self: SqliteStore, changes: Sequence[Change]) -> Future[Sequence[StoreError | None]]:
+        numbered = [(next(numbers), change) for change in changes]
+        for number, (put, evict, _) in numbered:
+            for key in (*evict, *([put.key] if put else [])):
+                os.write(out, b"evict %s %d\n" % (key.hex().encode(), number))
+
+        def log_puts(done: Future[Sequence[StoreError | None]]) -> None:
+            for (number, (put, _, _)), error in zip(numbered, done.result(), strict=True):
+                if put is not None and error is None:
+                    line = b"put %s %d %d\n" % (put.key.hex().encode(), number, version_of(put.payload))
+                    os.write(out, line)
+
+        done = apply_all(self, changes)
+        done.add_done_callback(log_puts)
         return done
 
-    SqliteStore.apply = logged  # type: ignore[method-assign]
+    SqliteStore.apply_all = logged  # type: ignore[method-assign]
 
 
 def run(ready: Callable[[], object], path: str, log: str, seed: str) -> None:

@@ -25,12 +25,13 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from knapcache.cache import background_compile
 from knapcache.cache.apply_queue import ApplyQueue, StoreChange
+from knapcache.cache.consistency import check_consistency
 from knapcache.cache.entry_index import IMPORTED, EntryIndex, EntryTable
 from knapcache.cache.ids import IdTable, table_size
 from knapcache.cache.key_history import REJECTIONS, KeyHistory
@@ -38,14 +39,11 @@ from knapcache.cache.ledger import Ledger
 from knapcache.cache.quotas import Quotas
 from knapcache.cache.shadow import Shadows
 from knapcache.errors import CorruptState, StoreError
-from knapcache.model import Decision
 from knapcache.policy import registry
 from knapcache.store.base import Clock, Entry, EntryInfo, Store, wall_clock
 
 log = logging.getLogger("knapcache.cache")
 
-LOSS_COUNTERS = ("damaged", "quarantined", "failed_reads")
-"""Counters of stores that say that entries were lost."""
 MAX_TOUCHES = 1000
 """Requests for one key that `touch` counts at most: a key with that many stays resident anyway."""
 
@@ -73,7 +71,9 @@ class AdmissionController:
         self.history = KeyHistory(self.policy, self.ids, self.index, clock)
         self.oracle_seconds = 0.0
         """Time spent in decisions that called the Oracle."""
-        self._oracle_calls = self.policy.head["oracle_calls"]
+        # Views: looking a column up takes longer than reading it.
+        self._oracle_calls, self._evicted = self.policy.head["oracle_calls"], self.policy.head["evicted"]
+        self._resident, self._victims = self.policy.rows["resident"], self.policy.rows["victim"]
         self.shadows = Shadows(shadows, self.policy, self.ids, self.index)
         self.ledger = ledger
         self.arrived = self.settled = 0
@@ -98,18 +98,17 @@ class AdmissionController:
         """Use the policy's compiled kernels. Until they are compiled, their Python forms decide."""
         with self.deciding:
             self.policy.compiled = self.shadows.compiled = compiled
-            # policy.arrive without its argument checks: ids come from our own table.
-            arrive = self.policy.form_of(type(self.policy).arrive_kernel)
-            self._arrive = functools.partial(arrive, self.policy.head, self.policy.rows)
+            # policy.arrive and settle without their argument checks: ids come from our own table.
+            kind, state = type(self.policy), (self.policy.head, self.policy.rows)
+            self._arrive = functools.partial(self.policy.form_of(kind.arrive_kernel), *state)
+            self._settle = functools.partial(self.policy.form_of(kind.settle_kernel), *state)
 
     # Requests.
 
     def arrive(self, key: bytes) -> tuple[int, int]:
         """Count a request. Return its id, and the serial of its entry, or −1 when the policy holds none."""
         with self.deciding:
-            i = self.ids.find(key)
-            if i < 0:
-                i = self.intern(key)
+            i = self.intern(key)
             self.arrived += 1
             serial = self.ids.serial[i] if self._arrive(i) else -1
         if self.queue.changes:
@@ -164,13 +163,23 @@ class AdmissionController:
 
     def settle(self, i: int, entry: Entry) -> bool:
         """Decide about an answer that was paid for, here or before it was imported. Return whether it is admitted."""
+        return self.settle_many([(i, entry)])[0]
+
+    def settle_many(self, answers: Sequence[tuple[int, Entry]]) -> list[bool]:
+        """Decide about answers, one after the other. The store gets all changes at once. id −1: count a request, too.
+
+        All of them take the lock together, so the caller keeps them few: requests wait for it.
+        """
+        admitted = []
         with self.deciding:
-            if not self.ids.holds(i, entry.key):  # the id was recycled during the call
-                i = self.intern(entry.key)
-                self.policy.arrive(i)
-            admitted = self._decide(i, entry)
-            self.settled += 1
-            self.shadows.settle(i, entry.size, entry.cost, imported=IMPORTED in entry.meta)
+            for i, entry in answers:
+                if not self.ids.holds(i, entry.key):  # a new request, or the id was recycled during the call
+                    i = self.intern(entry.key)
+                    self.arrived += 1
+                    self._arrive(i)
+                admitted.append(self._decide(i, entry))
+                self.settled += 1
+                self.shadows.settle(i, entry.size, entry.cost, imported=IMPORTED in entry.meta)
         self.drain()
         return admitted
 
@@ -211,12 +220,14 @@ class AdmissionController:
             return "rejected_store_busy"
         return None if self.quotas.fits(entry.tenant, entry.size) else "rejected_over_quota"
 
-    def _timed_settle(self, i: int, size: int, cost: float) -> Decision:
+    def _timed_settle(self, i: int, size: int, cost: float) -> tuple[bool, Sequence[int]]:
+        """Return whether the policy admits the answer of id i, and the ids that it evicts."""
         calls, start = self._oracle_calls.item(), time.perf_counter()
-        decision = self.policy.settle(i, size, cost)
+        self._settle(i, size, cost)
         if self._oracle_calls.item() != calls:
             self.oracle_seconds += time.perf_counter() - start
-        return decision
+        evicted = self._evicted.item()
+        return bool(self._resident[i]), self._victims[:evicted].tolist() if evicted else ()
 
     # The policy knows what is resident; index and quotas follow it. The caller holds `deciding`.
 
@@ -325,29 +336,6 @@ class AdmissionController:
                 self.store.flush()  # not under `deciding`, which the store's callbacks take
                 with self.deciding:
                     if not self.queue.changes:
-                        self._check()
+                        check_consistency(self)
                         return
         raise CorruptState("cannot check: decisions come faster than the store applies them")
-
-    def _check(self) -> None:
-        self.store.check()
-        self.policy.check()
-        self.shadows.check()
-        self.history.check()
-        if any(self.ids.find(key) != i for i, key in enumerate(self.ids.keys)):
-            raise CorruptState("keys and ids differ")
-        infos = {info.key: info for info in self.store.scan()}
-        stored = {key: info.size for key, info in infos.items()}
-        if any(self.store.counters().get(counter) for counter in LOSS_COUNTERS):
-            # The policy forgets what a disk has lost when it is requested; here all of it at once.
-            for i in self.policy.residents:
-                if self.ids.key(i) not in stored:
-                    self.forget_id(i)
-        resident = {self.ids.key(i): int(self.policy.rows["entry_size"][i]) for i in self.policy.residents}
-        if stored != resident:
-            raise CorruptState(
-                f"the policy holds {len(resident)} entries of {sum(resident.values())} bytes, "
-                f"the store {len(stored)} of {sum(stored.values())}; {len(stored.items() ^ resident.items())} differ"
-            )
-        self.index.check({self.ids.find(key): info for key, info in infos.items()})
-        self.quotas.check()

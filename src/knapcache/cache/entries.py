@@ -25,7 +25,7 @@ from knapcache.cache.entry_index import EntryTable, entry_table
 from knapcache.cache.key_array import KeyArray
 from knapcache.cache.purging import PurgeConditions, model_filter
 from knapcache.cache.snapshot import SnapshotContents
-from knapcache.errors import InvalidInput
+from knapcache.errors import InvalidInput, StoreError
 from knapcache.store.base import Store
 
 MB = 10**6
@@ -44,6 +44,15 @@ Mask = npt.NDArray[np.bool_]
 def read_entries(store: Store, snapshot: SnapshotContents | None) -> EntryTable:
     """Return the metadata of all entries in a store, with the request counts of the policy's last snapshot."""
     return entry_table(list(store.scan()), {} if snapshot is None else snapshot.requests())
+
+
+def stored_request(store: Store, key: bytes) -> bytes | None:
+    """Return the canonical request of an entry; None if there is none, or if the disk cannot be read."""
+    try:
+        entry = store.peek(key)
+    except StoreError:
+        return None
+    return None if entry is None else entry.request
 
 
 def columns(table: EntryTable, now: float) -> dict[str, Column]:

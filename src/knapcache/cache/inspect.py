@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 
 from knapcache.cache.apply_queue import BATCH_KEYS
-from knapcache.cache.entries import MB, columns, least_value, purge_preview, read_entries, rows_of
+from knapcache.cache.entries import MB, columns, least_value, purge_preview, read_entries, rows_of, stored_request
 from knapcache.cache.outlines import OtherRequests, OutlineIndex
 from knapcache.cache.owner_requests import ask_purge
 from knapcache.cache.purging import PurgeConditions
-from knapcache.cache.roles import stored_request
 from knapcache.cache.snapshot import read_snapshot
 from knapcache.keys.difference import distance
 from knapcache.keys.outline import read_canonical

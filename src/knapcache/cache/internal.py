@@ -6,7 +6,7 @@ Not part of the public interface, which is `Cache`: a release may change any of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from knapcache.cache.browse import EntryBrowser
@@ -179,12 +179,20 @@ class InternalCache:
 
     def settle_answer(self, lookup: Lookup, reply: Reply) -> Answer:
         """Settle a lookup that has a key. Return the answer, with its cost and size."""
-        return self.engine.replies.settle_answer(lookup, reply, blocking=True)
+        return self.settle_answers([(lookup, reply)])[0]
 
     async def settle_answer_async(self, lookup: Lookup, reply: Reply) -> Answer:
         """Return what `settle_answer` returns, without blocking the event loop."""
+        return (await self.settle_answers_async([(lookup, reply)]))[0]
+
+    def settle_answers(self, calls: Sequence[tuple[Lookup, Reply]]) -> list[Answer]:
+        """Settle lookups of different keys, together. Return the answers."""
+        return self.engine.replies.settle_answers(calls, blocking=True)
+
+    async def settle_answers_async(self, calls: Sequence[tuple[Lookup, Reply]]) -> list[Answer]:
+        """Return what `settle_answers` returns, without blocking the event loop."""
         await self.engine.replies.wait_for_store()
-        return self.engine.replies.settle_answer(lookup, reply, blocking=False)
+        return self.engine.replies.settle_answers(calls, blocking=False)
 
     def touch(self, counts: Mapping[str, int]) -> int:
         """Count requests that were answered elsewhere with entries of this cache, by key (`Answer.key`).

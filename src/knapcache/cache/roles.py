@@ -9,14 +9,14 @@ import math
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from knapcache.cache import owner_requests
 from knapcache.cache.admission import AdmissionController
 from knapcache.cache.apply_queue import BATCH_KEYS
 from knapcache.cache.backpressure import WriteBackpressure
-from knapcache.cache.entries import read_entries
+from knapcache.cache.entries import read_entries, stored_request
 from knapcache.cache.entry_index import EntryTable, entry_table
 from knapcache.cache.imported import ImportedRequests
 from knapcache.cache.key_history import KeyRecord
@@ -99,11 +99,16 @@ class Owner(Role):
 
     def settle(self, i: int, entry: Entry, *, blocking: bool, lease: Lease | None = None) -> bool:
         """Decide about an answer that was paid for. Return whether it is admitted."""
-        if blocking and self.store.write_backlog_full:
-            self._backpressure.wait()
-        admitted = self.admission.settle(i, entry)
+        (admitted,) = self.settle_many([(i, entry)], blocking=blocking)
         if lease is not None:
             self._pool.submit(lambda: self._end_settled(lease, entry))
+        return admitted
+
+    def settle_many(self, answers: Sequence[tuple[int, Entry]], *, blocking: bool) -> list[bool]:
+        """Decide about answers that were paid for, one after the other. Return of each whether it is admitted."""
+        if blocking and self.store.write_backlog_full:
+            self._backpressure.wait()
+        admitted = self.admission.settle_many(answers)
         settled = self.admission.settled - self._swept_settled
         if settled >= SWEEP_SETTLED and not self.store.shared and settled >= self.store.totals().entries // 4:
             self._swept_settled = self.admission.settled
@@ -293,6 +298,10 @@ class Reader(Role):
             self.end(lease, blocking=False)
         return False
 
+    def settle_many(self, answers: Sequence[tuple[int, Entry]], *, blocking: bool) -> list[bool]:
+        """Hand answers over to the owner. Return of each whether it is on its way."""
+        return [self.settle(i, entry, blocking=blocking) for i, entry in answers]
+
     def _hand_over_counted(self, entry: Entry, lease: Lease | None) -> None:
         self._hand_over(entry, lease)
         with self._lock:
@@ -386,12 +395,3 @@ class Reader(Role):
     def check(self) -> None:
         """Check the store."""
         self.store.check()
-
-
-def stored_request(store: Store, key: bytes) -> bytes | None:
-    """Return the canonical request of an entry; None if there is none, or if the disk cannot be read."""
-    try:
-        entry = store.peek(key)
-    except StoreError:
-        return None
-    return None if entry is None else entry.request

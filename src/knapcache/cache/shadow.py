@@ -70,6 +70,7 @@ def shadow_loop(
         ids: npt.NDArray[np.int64],
         sizes: npt.NDArray[np.int64],
         costs: npt.NDArray[np.float64],
+        paid: npt.NDArray[np.int8],
     ) -> float:
         """Return what the policy pays for these requests."""
         spent = 0.0
@@ -79,7 +80,7 @@ def shadow_loop(
                 if rows[i].resident:
                     release(head, rows, i)
             elif not arrive(head, rows, i):
-                spent += costs[k]
+                spent += costs[k] * paid[k]
                 settle(head, rows, i, sizes[k], costs[k])
         return spent
 
@@ -120,7 +121,7 @@ class Shadows:
         """By the shadows until they saw a sample."""
         self._cost = self._own_cost = self._own_sample_cost = 0.0
         """Since then: of all requests, what the cache paid for them, and what it paid for those of the sample."""
-        self._ids, self._sizes, self._costs = array("q"), array("q"), array("d")
+        self._start_batch()
 
     def _build(self, capacity: int, ids: int) -> dict[str, Policy]:
         parsed = {name: parse_shadow(name) for name in self.names}
@@ -137,8 +138,8 @@ class Shadows:
             self.observe(i, size, cost, paid=cost)
             return
         number = i if self._sample is None else self._sample.number(i)
-        if number >= 0 and self._policies:
-            self._run_unpaid([number], [size], [cost])
+        if number >= 0:
+            self._append(number, size, cost, paid=False)
 
     def observe(self, i: int, size: int, cost: float, *, paid: float = 0.0) -> None:
         """Buffer a request for id i, whose answer has this size and cost. paid: what the cache has paid for it."""
@@ -216,28 +217,28 @@ class Shadows:
         if self._sample is not None:
             ids = np.array([self._sample.number(i) for i in ids.tolist()], np.int64)
         shown = ids >= 0
-        self._run_unpaid(ids[shown].tolist(), sizes[shown].tolist(), costs[shown].tolist())
+        self._run_batch()
+        self._ids.extend(ids[shown].tolist())
+        self._sizes.extend(sizes[shown].tolist())
+        self._costs.extend(costs[shown].tolist())
+        self._paid.extend([False] * len(self._ids))
+        self._run_batch()
 
-    def _append(self, number: int, size: int, cost: float) -> None:
+    def _append(self, number: int, size: int, cost: float, *, paid: bool = True) -> None:
         self._ids.append(number)
         self._sizes.append(size)
         self._costs.append(cost)
+        self._paid.append(paid)
         if len(self._ids) >= BATCH or not self.compiled:
             self._run_batch()
 
-    def _run_unpaid(self, ids: list[int], sizes: list[int], costs: list[float]) -> None:
-        self._run_batch()
-        spent = dict(self._spent)
-        self._ids.extend(ids)
-        self._sizes.extend(sizes)
-        self._costs.extend(costs)
-        self._run_batch()
-        self._spent = spent
+    def _start_batch(self) -> None:
+        self._ids, self._sizes, self._costs, self._paid = array("q"), array("q"), array("d"), array("b")
 
     def _run_batch(self) -> None:
-        batch = np.array(self._ids), np.array(self._sizes), np.array(self._costs)
-        self._ids, self._sizes, self._costs = array("q"), array("q"), array("d")
-        self._spent["none"] += float(batch[2].sum())
+        batch = np.array(self._ids), np.array(self._sizes), np.array(self._costs), np.array(self._paid)
+        self._start_batch()
+        self._spent["none"] += float((batch[2] * batch[3]).sum())
         for name, policy in self._policies.items():
             kind = type(policy)
             loop = shadow_loop(kind.arrive_kernel, kind.settle_kernel, kind.release_kernel)

@@ -22,9 +22,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, BinaryIO, NamedTuple
 
 import orjson
@@ -54,6 +56,12 @@ HANDOVER_SECONDS, PAUSE = 60.0, 0.02
 """How long an import waits for space where entries are handed over, and between two attempts."""
 DECISION_SECONDS, DECISION_PAUSE = 5.0, 0.25
 """How long an import waits for the next entry that the owner of the store has stored, and between two looks at it."""
+MAX_WAITING, MAX_WAITING_BYTES = 256, 1 << 20
+"""Entries that are decided together, and their bytes. They have to fit into the queue of the store."""
+SWITCH_SECONDS = 0.0005
+"""The interpreter's switch interval during an import. The writer thread needs the interpreter's lock about eight times
+for a transaction, and each time this thread, which computes, gives it up only after the interval: 5 ms by default."""
+NO_ID = -1
 NUMBERS = ("cost", "seconds", "created")
 
 
@@ -191,6 +199,10 @@ class EntryImporter:
         self.result = ImportResult()
         self._keyer = Keyer(DEFAULT_SECRET if secret is None else secret)
         self._namespace = namespace
+        self._switch_interval = sys.getswitchinterval()
+        sys.setswitchinterval(SWITCH_SECONDS)
+        self._waiting: dict[bytes, Entry] = {}  # for a decision, in the order of the file
+        self._waiting_bytes = 0
         self._handed_over: dict[bytes, float] = {}  # when they were created, by key
         ledger = Ledger()
         opener = AdmissionOpener(policy, (), ledger, None, {}, wall_clock)
@@ -202,36 +214,49 @@ class EntryImporter:
         return self._coordinator.role.is_owner
 
     def add(self, found: TransferEntry) -> None:
-        """Import one entry. StoreError if the owner takes no more entries; InvalidInput if it cannot be stored."""
-        entry, store, result = self._keyed(found), self._coordinator.store, self.result
-        if entry.created > wall_clock() + MAX_AHEAD:
+        """Import one entry, or let it wait for others: `settle` or `finish` decides about it at the latest.
+
+        StoreError if the owner takes no more entries; InvalidInput if it cannot be stored.
+        """
+        entry, now = self._keyed(found), wall_clock()
+        if entry.created > now + MAX_AHEAD:
             raise InvalidInput("it was created in the future, so nothing newer would take its place")
-        if expired(entry.expires, wall_clock()):
-            result.expired += 1
+        if expired(entry.expires, now):
+            self.result.expired += 1
             return
         role = self._coordinator.role
-        read = not isinstance(role, Owner) or role.holds(entry.key)
-        stored = store.peek(entry.key) if read else None
-        if stored is not None and stored.created >= entry.created:
-            result.present += 1
-            return
-        i, _ = role.arrive(entry.key)
+        owner = role if isinstance(role, Owner) else None
+        if owner is None or entry.key in self._waiting or owner.holds(entry.key):
+            self.settle()  # what is before it in the file may have evicted or replaced it
+            stored = self._coordinator.store.peek(entry.key)
+            if stored is not None and stored.created >= entry.created:
+                self.result.present += 1
+                return
+        self._waiting[entry.key] = entry
+        self._waiting_bytes += entry.size
+        if owner is None or len(self._waiting) >= MAX_WAITING or self._waiting_bytes >= MAX_WAITING_BYTES:
+            self.settle()
+
+    def settle(self) -> None:
+        """Decide about the entries that wait, or hand them over."""
+        entries, self._waiting, self._waiting_bytes = list(self._waiting.values()), {}, 0
+        role, result = self._coordinator.role, self.result
         if isinstance(role, Owner):
-            admitted = role.settle(i, entry, blocking=True)
-            if admitted:
+            admitted = role.settle_many([(NO_ID, entry) for entry in entries], blocking=True)
+            for entry in compress(entries, admitted):
                 role.imported.add(entry)
+                result.stored += entry.key not in self._handed_over
         else:
-            admitted = entry.size <= store.max_entry_size and self._hand_over(entry)
-            if admitted:
-                self._handed_over[entry.key] = entry.created
-        result.stored += admitted and entry.key not in self._handed_over
-        result.rejected += not admitted
+            admitted = [self._hand_over(entry) for entry in entries]
+            self._handed_over |= {entry.key: entry.created for entry in compress(entries, admitted)}
+        result.rejected += len(entries) - sum(admitted)
 
     def finish(self) -> None:
         """Let the policy count the requests of the entries. Wait until another owner has decided about them.
 
         It has decided when none of them has appeared in the store for DECISION_SECONDS.
         """
+        self.settle()
         role = self._coordinator.role
         if isinstance(role, Owner):
             role.imported.count()
@@ -249,18 +274,23 @@ class EntryImporter:
         waiting.clear()
 
     def _keyed(self, found: TransferEntry) -> Entry:
-        entry = found.entry
-        tenant = self._namespace(entry.tenant, found.principal)
-        request = entry.request if tenant == entry.tenant else with_namespace(entry.request, tenant)
-        meta = {**entry.meta, IMPORTED: max(1, round(min(found.requests, MAX_REQUESTS)))}
-        entry = entry._replace(key=self._keyer.digested(request).digest, tenant=tenant, request=request, meta=meta)
-        return entry._replace(size=self._coordinator.store.entry_size(entry))
+        _, source, model, _, cost, seconds, created, expires, meta, request, payload = found.entry
+        tenant = self._namespace(source, found.principal)
+        if tenant != source:
+            request = with_namespace(request, tenant)
+        meta = {**meta, IMPORTED: max(1, round(min(found.requests, MAX_REQUESTS)))}
+        key = self._keyer.digested(request).digest
+        rest = cost, seconds, created, expires, meta, request, payload
+        size = self._coordinator.store.entry_size(Entry(key, tenant, model, 0, *rest))
+        return Entry(key, tenant, model, size, *rest)
 
     def _hand_over(self, entry: Entry) -> bool:
         """Hand an entry over to the owner. Wait while there is no space: the owner takes entries every second.
 
         Return False for an entry that is too large.
         """
+        if entry.size > self._coordinator.store.max_entry_size:
+            return False
         deadline, network = time.monotonic() + HANDOVER_SECONDS, self._coordinator.network
         while True:
             try:
@@ -277,8 +307,9 @@ class EntryImporter:
             time.sleep(PAUSE)
 
     def close(self) -> None:
-        """Write what is pending, and close the store."""
+        """Write what is pending, and close the store. Entries that wait for a decision are lost: `finish` first."""
         self._coordinator.close()
+        sys.setswitchinterval(self._switch_interval)
 
 
 def lines_of(file: BinaryIO) -> Iterator[tuple[int, bytes]]:

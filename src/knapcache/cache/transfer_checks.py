@@ -17,6 +17,7 @@ from knapcache.tags import MAX_ENTRY_TAGS, checked_tags
 from knapcache.wire import FORMATS
 from knapcache.wire.base import MAX_NAME, StreamCollector, expanded
 
+ENDPOINTS = frozenset(Endpoint)
 FORM, IDS, FALLBACK, FRESH = "form", "ids", "fallback", "fresh"
 FIELDS = frozenset((FORM, IDS, FALLBACK, FRESH, "lacks", "embedded"))
 """Fields of the metadata that a proxy stores with an answer (`stored_meta` and `stored_reply` in exchange.py). A field
@@ -48,7 +49,7 @@ def checked_meta(meta: Any, kind: str, body: Mapping[str, Any], payload: bytes) 
     found.pop("system", None)
     if system := system_digest(body):
         found["system"] = system
-    if FORM in inner and kind in set(Endpoint):
+    if FORM in inner and kind in ENDPOINTS:
         check_answer(inner, Endpoint(kind), body, payload)
     return found
 

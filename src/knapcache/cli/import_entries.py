@@ -29,6 +29,8 @@ tenants whose names were known to the export go to the tenants of the same names
 those of a proxy's callers without tenants are found only under the same secret."""
 MAX_SHOWN = 10
 """Damaged lines that are shown."""
+PROGRESS_BYTES = 1 << 18
+"""Bytes of the file after which the progress bar is updated. An update takes as long as the decision about an entry."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -134,7 +136,7 @@ def read(file: BinaryIO, importer: EntryImporter, args: argparse.Namespace, chos
     damaged, name = 0, "standard input" if args.file == "-" else args.file
     total = None if args.file == "-" else os.fstat(file.fileno()).st_size
     with progress_bar() as bar:
-        task, done = bar.add_task("entries", total=total), 0
+        task, done, shown = bar.add_task("entries", total=total), 0, 0
         for number, line in lines_of(file):
             try:
                 found = read_line(line)
@@ -147,7 +149,9 @@ def read(file: BinaryIO, importer: EntryImporter, args: argparse.Namespace, chos
                 if damaged <= MAX_SHOWN:
                     print(f"knapcache: {name}, line {number}: {error}", file=sys.stderr)
             done += len(line)
-            bar.update(task, completed=done)
+            if done - shown >= PROGRESS_BYTES:
+                bar.update(task, completed=done)
+                shown = done
     return damaged
 
 

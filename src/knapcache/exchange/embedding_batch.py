@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import re
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -27,6 +27,8 @@ from knapcache.wire.base import CompleteAnswer, PerItem, read_object
 
 VECTOR = re.compile(rb'(\[[^][{}"]{64,}\])')
 """An array of numbers, outside strings."""
+ITEMS_AT_ONCE = 16
+"""Items of a request that are looked up or stored without a pause. Storing one takes up to 0.1 ms."""
 MAX_VECTOR = 1 << 20
 """Bytes between two strings: one vector of 50,000 numbers."""
 
@@ -76,13 +78,13 @@ class EmbeddingBatch:
 
     async def settle(
         self,
-        settle: Callable[[Lookup, Reply], Awaitable[Answer]],
+        settle: Callable[[Sequence[tuple[Lookup, Reply]]], Awaitable[list[Answer]]],
         headers: Mapping[str, str],
         parts: list[CompleteAnswer],
         seconds: float,
         fallback: FallbackAnswer | None = None,
     ) -> AsyncIterator[None]:
-        """Store the answers for the missing items one by one: each step stores one.
+        """Store the answers for the missing items: each step stores at most `ITEMS_AT_ONCE`.
 
         settle     of the cache: blocks, or not
         seconds    how long they took
@@ -95,19 +97,24 @@ class EmbeddingBatch:
             meta["fallback"] = fallback.model
         elif self._exchange.is_embedded:
             meta["embedded"] = True
-        for (key, index), part in zip(self._missing.items(), parts, strict=True):
-            self._payloads[key] = part.body
-            reply = Reply(
-                payload=part.body,
-                model=part.model,
-                usage=part.usage,
-                seconds=seconds,
-                meta=meta,
-                cacheable=control.store and (fallback is None or fallback.keep),
-                ttl=control.ttl,
-                tags=control.tags,
-            )
-            self._answers[key] = await settle(self._found[index], reply)
+        fetched = list(zip(self._missing.items(), parts, strict=True))
+        for first in range(0, len(fetched), ITEMS_AT_ONCE):
+            calls = []
+            for (key, index), part in fetched[first : first + ITEMS_AT_ONCE]:
+                self._payloads[key] = part.body
+                reply = Reply(
+                    payload=part.body,
+                    model=part.model,
+                    usage=part.usage,
+                    seconds=seconds,
+                    meta=meta,
+                    cacheable=control.store and (fallback is None or fallback.keep),
+                    ttl=control.ttl,
+                    tags=control.tags,
+                )
+                calls.append((self._found[index], reply))
+            for (lookup, _), answer in zip(calls, await settle(calls), strict=True):
+                self._answers[lookup.key] = answer
             yield
 
     def response(self, upstream_headers: Iterable[tuple[str, str]] | None = None) -> CachedResponse:

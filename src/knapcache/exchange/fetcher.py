@@ -15,7 +15,7 @@ coroutines, so that blocking callers can run the same code (`threads.run_blockin
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,7 @@ from knapcache.cache import Answer, PendingFetch, Reply
 from knapcache.cache.internal import InternalCache
 from knapcache.cache.values import Lookup
 from knapcache.errors import Incomplete, NotCached
-from knapcache.exchange.embedding_batch import EmbeddingBatch, has_items
+from knapcache.exchange.embedding_batch import ITEMS_AT_ONCE, EmbeddingBatch, has_items
 from knapcache.exchange.exchange import (
     CachedResponse,
     Exchange,
@@ -42,8 +42,6 @@ from knapcache.wire.base import PerItem, stored_length
 
 MAX_ANSWER = 128_000_000
 """Bytes of a stream that is collected."""
-ITEMS_AT_ONCE = 16
-"""Items of a request that are looked up or stored without a pause. Storing one takes up to 0.3 ms."""
 UNKNOWN_OPTION = (400, 422)
 """Statuses with which servers refuse `stream_options`."""
 
@@ -80,13 +78,13 @@ class Fetcher:
         self._max_answer = max_answer
         self._begin: Callable[..., Awaitable[Answer | PendingFetch]]
         self._lookup: Callable[..., Awaitable[Lookup]]
-        self._settle: Callable[[Lookup, Reply], Awaitable[Answer]]
+        self._settle: Callable[[Sequence[tuple[Lookup, Reply]]], Awaitable[list[Answer]]]
         if blocking:
             self._begin, self._lookup = as_coroutine(cache.begin), as_coroutine(cache.lookup)
-            self._settle = as_coroutine(cache.settle_answer)
+            self._settle = as_coroutine(cache.settle_answers)
         else:
             self._begin, self._lookup = cache.begin_async, cache.lookup_async
-            self._settle = cache.settle_answer_async
+            self._settle = cache.settle_answers_async
         self._refuse_options: set[str] = set()  # upstreams that do not know stream_options
 
     async def fetch(self, exchange: Exchange, upstream: str, send: Send) -> Fetched | None:
@@ -248,10 +246,8 @@ class Fetcher:
                 parts = await self._run(len(content), partial(batch.split, content))
                 content = b""  # half of the memory that is in use now
                 fallback = None if exchange.marker is None else exchange.marker.fallback
-                k = 0
                 async for _ in batch.settle(self._settle, response.headers, parts, seconds, fallback):
-                    k += 1
-                    if self._pause is not None and k % ITEMS_AT_ONCE == 0:
+                    if self._pause is not None:
                         await self._pause()
                 return Fetched(await self._run(batch.size, partial(batch.response, response.pairs)), batch.answers())
         except Incomplete:

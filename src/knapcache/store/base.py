@@ -42,10 +42,12 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 
 import orjson
 
-from knapcache.errors import InvalidInput
+from knapcache.errors import InvalidInput, StoreError
 
 Clock = Callable[[], float]
 """Returns Unix time in seconds."""
+Fields = tuple[bytes, bytes, bytes]
+"""Tenant, model and meta of an entry as bytes (`encode_fields`)."""
 KEY_BYTES = 32
 FLOAT = {float}
 
@@ -95,6 +97,14 @@ class Entry(NamedTuple):
     def info(self) -> EntryInfo:
         """The metadata alone."""
         return EntryInfo(*self[:9])
+
+
+class Change(NamedTuple):
+    """What a store does together, or not at all: remove entries, then put one and replace the snapshot."""
+
+    put: Entry | None = None
+    evict: Collection[bytes] = ()
+    snapshot: bytes | None = None
 
 
 class NotInMemory:
@@ -292,6 +302,13 @@ class NetworkStore(Store, Protocol):
         """Reply to a request, by its id."""
 
 
+class BatchStore(Store, Protocol):
+    """A store that takes many changes at once, in less time than one after the other."""
+
+    def apply_all(self, changes: Sequence[Change], /) -> Future[Sequence[StoreError | None]]:
+        """Make changes in their order, each as `apply` does. The result says of each why it failed, or None."""
+
+
 def network_store(store: Store) -> NetworkStore | None:
     """Return a store as a NetworkStore, or None if it is none."""
     return cast(NetworkStore, store) if hasattr(store, "lead") else None
@@ -300,6 +317,11 @@ def network_store(store: Store) -> NetworkStore | None:
 def logged_store(store: Store) -> LoggedStore | None:
     """Return a store as a LoggedStore, or None if it is none."""
     return cast(LoggedStore, store) if hasattr(store, "infos_since") else None
+
+
+def batch_store(store: Store) -> BatchStore | None:
+    """Return a store as a BatchStore, or None if it is none."""
+    return cast(BatchStore, store) if hasattr(store, "apply_all") else None
 
 
 def expired(expires: float | None, now: float) -> bool:
@@ -329,7 +351,7 @@ def validate_entry(entry: Entry, size: int) -> Entry:
     )
 
 
-def encode_fields(entry: Entry) -> tuple[bytes, bytes, bytes]:
+def encode_fields(entry: Entry) -> Fields:
     """Return tenant, model and meta as bytes, or raise InvalidInput."""
     try:
         return entry.tenant.encode(), entry.model.encode(), orjson.dumps(dict(entry.meta))
@@ -337,7 +359,7 @@ def encode_fields(entry: Entry) -> tuple[bytes, bytes, bytes]:
         raise InvalidInput(f"tenant and model must be text and meta must be JSON: {error}") from None
 
 
-def content_size(entry: Entry, fields: tuple[bytes, bytes, bytes] | None = None) -> int:
+def content_size(entry: Entry, fields: Fields | None = None) -> int:
     """Return the bytes of request, payload, tenant, model and meta together, or raise InvalidInput.
 
     fields   `encode_fields` of the entry, if it is known

@@ -20,9 +20,9 @@ def test_changes_are_gathered_into_one_transaction_unless_a_caller_waits(
     transactions: list[int] = []
     original = writer.Writer._transaction
 
-    def transaction(self: writer.Writer, late: list[int], batch: list[Any]) -> list[str | None]:
+    def transaction(self: writer.Writer, late: list[int], batch: list[Any], sizes: dict[int, int]) -> list[str | None]:
         transactions.append(len(batch))
-        return original(self, late, batch)
+        return original(self, late, batch, sizes)
 
     monkeypatch.setattr(writer.Writer, "_transaction", transaction)
     with within(60, "a caller that waits"):

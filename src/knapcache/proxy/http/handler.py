@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 
@@ -33,6 +32,7 @@ from knapcache.proxy.http.asgi_request import (
 from knapcache.proxy.http.call import Call
 from knapcache.proxy.http.fast_path import FastPath
 from knapcache.proxy.http.process import ProxyProcess
+from knapcache.proxy.http.turns import Turns
 from knapcache.proxy.routing import RoutedRequest, Router, bypass_reason
 from knapcache.proxy.settings.routes import RouteSettings
 from knapcache.proxy.upstream.upstream import Upstream
@@ -59,7 +59,7 @@ class Handler:
             finish_abandoned=settings.finish_abandoned,
             max_answer=settings.max_answer,
             offload=proxy.body_pool.call,
-            pause=partial(asyncio.sleep, 0),
+            pause=Turns().pause,
         )
         self._fetch = fetcher.fetch
         self._stale: StaleFetcher | None = None

@@ -11,16 +11,27 @@ from __future__ import annotations
 import functools
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any
+from operator import itemgetter
+from typing import Any, TypeVar
 
 import apsw
 
-from knapcache.store.base import Entry, Totals
-from knapcache.store.sqlite.layout import operation_frames, snapshot_frames
-from knapcache.store.sqlite.rows import INSERT, row_id
-from knapcache.store.sqlite.snapshot_rows import SnapshotRow
+from knapcache.errors import StoreError
+from knapcache.store.base import (
+    Change,
+    Entry,
+    Fields,
+    Totals,
+    content_size,
+    encode_fields,
+    validate_entry,
+    validate_key,
+)
+from knapcache.store.sqlite.layout import DiskLayout, entry_size, operation_frames, snapshot_frames
+from knapcache.store.sqlite.rows import INSERT, Sealer
+from knapcache.store.sqlite.snapshot_rows import SnapshotRow, rows_of
 
 MAX_ROWS, MAX_BYTES = 256, 1 << 20
 """Rows of one insertion, and bytes of their content. SQLite copies them."""
@@ -31,14 +42,17 @@ _SIZES = f"SELECT json_group_array(json_array(id, {_SIZE})) {_ROWS}"
 _DELETE = f"DELETE {_ROWS}"
 
 
-class WriteFuture(Future[None]):
-    """The result of a change. urgent: set by a caller that waits for it."""
+T = TypeVar("T")
+
+
+class WriteFuture(Future[T]):
+    """The result of queued changes. urgent: set by a caller that waits for it."""
 
     def __init__(self, urgent: threading.Event) -> None:
         super().__init__()
         self._urgent = urgent
 
-    def result(self, timeout: float | None = None) -> None:
+    def result(self, timeout: float | None = None) -> T:
         if not self.done():
             self._urgent.set()
         return super().result(timeout)
@@ -49,56 +63,138 @@ class WriteFuture(Future[None]):
         return super().exception(timeout)
 
 
+class ChangeFuture(WriteFuture[None]):
+    """The result of one change. It fails with the change."""
+
+    def resolve(self, _place: int, error: StoreError | None) -> None:
+        """Resolve it: the change is durable, or has failed."""
+        if error is None:
+            self.set_result(None)
+        else:
+            self.set_exception(error)
+
+
+class ChangesFuture(WriteFuture[Sequence[StoreError | None]]):
+    """The results of several changes: for each of them why it failed, or None. One thread resolves all of them."""
+
+    def __init__(self, urgent: threading.Event, changes: int) -> None:
+        super().__init__(urgent)
+        self._errors: list[StoreError | None] = [None] * changes
+        self._open = changes
+
+    def resolve(self, place: int, error: StoreError | None) -> None:
+        """Note that one change is durable, or has failed. The last one resolves the future."""
+        self._errors[place] = error
+        self._open -= 1
+        if not self._open:
+            self.set_result(self._errors)
+
+
 class QueuedWrite:
-    """One change in the queue."""
+    """One change in the queue.
+
+    keys      of all entries that it changes
+    rows      ids of their rows, the same number for each key. Those of the entry to put are the last ones
+    put       the entry to put, its `encode_fields`, and the bytes of its row. None: readers see that the keys are gone
+    snapshot  rows of a snapshot. All but the last one, which makes it the current snapshot, are queued first (chunks)
+    """
 
     __slots__ = (
-        "content_bytes",
-        "evict",
-        "evict_keys",
-        "frames",
-        "future",
-        "keys",
-        "put",
-        "refusal",
-        "row",
-        "snapshot",
-    )
+        "_future", "_place", "chunks", "content_bytes", "done", "evict", "fields", "frames", "keys", "put", "refusal",
+        "row", "snapshot",
+    )  # fmt: skip
 
     def __init__(
         self,
-        urgent: threading.Event,
-        row_ids: Callable[[bytes], Sequence[int]] = lambda key: (row_id(key),),
+        future: ChangeFuture | ChangesFuture,
+        place: int = 0,
         keys: Sequence[bytes] = (),
-        put: Entry | None = None,
-        row: tuple[Any, ...] | None = None,
-        snapshot: SnapshotRow | None = None,
+        rows: Sequence[int] = (),
+        put: tuple[Entry, Fields, int] | None = None,
+        snapshot: Sequence[SnapshotRow] = (),
         refusal: str | None = None,
     ) -> None:
-        self.keys = keys  # of all entries that it changes
-        self.put = put  # None: readers see that the keys are gone
-        self.row = row
-        self.snapshot = snapshot
-        self.refusal = refusal
-        rows = [(number, key) for key in keys for number in row_ids(key)]
-        self.evict = [number for number, _ in rows]
-        self.evict_keys = [key for _, key in rows]
-        self.future = WriteFuture(urgent)
-        content = _content_bytes(row) if row else 0
-        state = len(snapshot.value) if snapshot else 0
+        self._future, self._place, self.done = future, place, False
+        self.keys, self.evict, self.refusal, self.chunks = keys, rows, refusal, snapshot[:-1]
+        self.snapshot = snapshot[-1] if snapshot else None
+        self.put: Entry | None = None
+        self.fields: Fields | None = None
+        content = 0
+        if put is not None:
+            self.put, self.fields, content = put
+        self.row: tuple[Any, ...] | None = None
+        state = len(self.snapshot.value) if self.snapshot else 0
         self.content_bytes = content + state
-        self.frames = operation_frames() * len(self.evict)
-        self.frames += (operation_frames(content) if row else 0) + (snapshot_frames(state) if snapshot else 0)
+        self.frames = 0
+        """The most frames that it takes beside those for deletions of rows."""
+        if self.put is not None:
+            self.frames += operation_frames(content, expires=self.put.expires is not None)
+        if snapshot:
+            self.frames += snapshot_frames(state)
+
+    @property
+    def most_frames(self) -> int:
+        """The most frames that it takes if every key has all its rows."""
+        return self.frames + operation_frames() * len(self.evict)
+
+    def refuse(self, refusal: str) -> None:
+        """Only remove the rows, and fail."""
+        self.refusal = self.refusal or refusal
+        self.put = self.fields = self.snapshot = None
+        self.chunks = ()
+        self.content_bytes = self.frames = 0
+
+    def resolve(self, error: StoreError | None = None) -> None:
+        """Report that it is durable, or why it failed."""
+        self.done = True
+        self._future.resolve(self._place, error)
+
+
+class ChangeEncoder:
+    """Encodes changes for the writer of a store."""
+
+    def __init__(self, layout: DiskLayout, sealer: Sealer) -> None:
+        self._sealer, self._max_entry_size = sealer, layout.max_entry_size
+        self._chunk = layout.snapshot_chunk - sealer.overhead
+        self.max_snapshot_size = self._chunk * (layout.max_snapshot_size // layout.snapshot_chunk)
+
+    def queued(self, done: ChangeFuture | ChangesFuture, place: int, change: Change) -> QueuedWrite:
+        """Return a change as the writer takes it, or raise InvalidInput."""
+        put, evict, snapshot = change
+        keys = [validate_key(key) for key in evict]
+        encoded = refusal = None
+        rows: Sequence[SnapshotRow] = ()
+        if put is not None:
+            content = content_size(put, fields := encode_fields(put)) + self._sealer.overhead
+            put = validate_entry(put, entry_size(content, put.expires is not None))
+            keys.append(put.key)
+            encoded = put, fields, content
+            if put.size > self._max_entry_size:
+                refusal = f"the entry has {put.size} bytes, at most {self._max_entry_size} are allowed"
+        if snapshot is not None:
+            rows = rows_of(snapshot, self._chunk, self._sealer)
+            if len(snapshot) > self.max_snapshot_size:
+                refusal = f"the snapshot has {len(snapshot)} bytes, at most {self.max_snapshot_size} are allowed"
+        numbers = [number for key in keys for number in self._sealer.row_ids(key)]
+        if refusal is not None:
+            return QueuedWrite(done, place, keys, numbers, refusal=refusal)
+        return QueuedWrite(done, place, keys, numbers, encoded, rows)
 
 
 def write_changes(
-    connection: apsw.Connection, totals: Totals, capacity: int, late: Sequence[int], changes: Sequence[QueuedWrite]
+    connection: apsw.Connection,
+    totals: Totals,
+    capacity: int,
+    late: Sequence[int],
+    changes: Sequence[QueuedWrite],
+    sizes: Mapping[int, int],
 ) -> tuple[Totals, list[str | None]]:
     """Delete the rows `late`, then make the changes. Return the new totals, and why each change was refused, or None.
 
-    The caller has begun a transaction. It writes snapshots.
+    sizes   of the rows that exist, by id (`row_sizes`)
+
+    The caller has begun a transaction, and has encoded the rows of the changes. It writes snapshots.
     """
-    sizes = _sizes(connection, [*late, *(number for change in changes for number in change.evict)])
     entries, size = totals.entries, totals.size
     present, rows, refusals = dict(sizes), dict[int, tuple[Any, ...]](), list[str | None]()
 
@@ -121,12 +217,12 @@ def write_changes(
         refusals.append(refusal)
     if sizes:
         connection.execute(_DELETE, (json.dumps(list(sizes)),))
-    for chunk in _chunks(rows.values()):
+    for chunk in _chunks(sorted(rows.values(), key=itemgetter(0))):  # neighbours in the tree one after the other
         connection.execute(_insert(len(chunk)), [value for row in chunk for value in row])
     return Totals(entries, size), refusals
 
 
-def _sizes(connection: apsw.Connection, numbers: list[int]) -> dict[int, int]:
+def row_sizes(connection: apsw.Connection, numbers: list[int]) -> dict[int, int]:
     """Return the sizes of the rows that exist, by id. In one row: each row of a result releases the lock as well."""
     if not numbers:
         return {}

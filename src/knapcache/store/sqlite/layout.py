@@ -21,10 +21,11 @@ written in chunks (snapshot_rows.py) beside the former one, and takes it twice. 
 The change log (change_log.py) takes 1/512 of the size limit at most, from the 3 % that are left free.
 
 Log. A transaction writes every page that it changed once, at its end (the writer's cache does not spill). One insertion
-or deletion changes in each of two trees at most five leaves (a rebalancing) and their parent. Pages higher up are
-covered by `fixed` and by the eighth of the log that `frames` leaves free. So is the row of the change log: 32 bytes for
-an operation that may change 12 pages, at the end of a tree. Before a transaction that might not fit, the writer empties
-the log. While a reader in another process prevents that, it refuses to write.
+or deletion changes in each of two trees at most five leaves (a rebalancing) and their parent; a row that never expires
+is in one of them only. Pages higher up are covered by `fixed` and by the eighth of the log that `frames` leaves free.
+So is the row of the change log: 32 bytes for an operation that may change 6 pages, at the end of a tree. Before a
+transaction that might not fit, the writer empties the log. While a reader in another process prevents that, it refuses
+to write.
 The log's blocks are allocated when the store is opened, and kept: deletions can be logged even on a full disk.
 """
 
@@ -57,7 +58,8 @@ _EXPIRY = 64  # an entry in the index of expiry times, a third full
 _SHM_BLOCK, _SHM_FRAMES = 32 * KB, 4062
 _LOCK_FILE = 4 * KB
 _SCHEMA_PAGES = 8
-_OPERATION_FRAMES = 12  # see "Log" above
+_TREE_FRAMES = 6  # see "Log" above
+_OPERATION_FRAMES = 2 * _TREE_FRAMES
 
 
 def pages_and_cell(record: int) -> tuple[int, int]:
@@ -76,9 +78,13 @@ def entry_size(content: int, expires: bool) -> int:
     return PAGE * overflow + min(PAGE, 2 * cell) + _TREE + (_EXPIRY if expires else 0)
 
 
-def operation_frames(content: int = 0) -> int:
-    """Return the most pages that one insertion of `content` bytes, or one deletion, can change."""
-    return _OPERATION_FRAMES + (pages_and_cell(FIXED_BYTES + content)[0] if content else 0)
+def operation_frames(content: int = 0, *, expires: bool = True) -> int:
+    """Return the most pages that one insertion of `content` bytes, or one deletion, can change.
+
+    expires   whether the row has an expiry time, or may have one: only such rows are in the second tree
+    """
+    overflow = pages_and_cell(FIXED_BYTES + content)[0] if content else 0
+    return overflow + (_OPERATION_FRAMES if expires else _TREE_FRAMES)
 
 
 def snapshot_frames(content: int) -> int:

@@ -32,7 +32,7 @@ from typing import Any
 
 import orjson
 
-from knapcache.store.base import KEY_BYTES, Entry, EntryInfo, encode_fields
+from knapcache.store.base import KEY_BYTES, Entry, EntryInfo, Fields, encode_fields
 from knapcache.store.encryption import Encryption, value_overhead
 
 COLUMNS = "seal, key, size, cost, seconds, created, expires, tenant, model, meta, request, payload"
@@ -77,7 +77,7 @@ class Sealer:
         """Return the ids of the rows in which an entry may be: first that of new rows."""
         return (row_id(key),) if self.encryption is None else tuple(map(row_id, self.encryption.names(key)))
 
-    def row(self, entry: Entry, fields: tuple[bytes, bytes, bytes] | None = None) -> tuple[Any, ...]:
+    def row(self, entry: Entry, fields: Fields | None = None) -> tuple[Any, ...]:
         """Return the row: id, then COLUMNS. fields: `encode_fields` of the entry, if it is known."""
         tenant, model, meta = fields or encode_fields(entry)
         numbers = (entry.size, entry.cost, entry.seconds, entry.created, entry.expires)
@@ -88,8 +88,11 @@ class Sealer:
             key = self.encryption.names(key)[0]
             meta, payload = self.encryption.encrypt(_context(key, *numbers), names, content)
             tenant = model = request = b""
-        header = self._header(key, *numbers, tenant, model, meta)
-        seal = hashlib.sha256(header).digest()[:16] + _body_seal(header, request, payload)
+        digest = hashlib.sha256(self._header(key, *numbers, tenant, model, meta))
+        seal = digest.digest()[:16]
+        digest.update(_LENGTH.pack(len(request)) + request)
+        digest.update(payload)
+        seal += digest.digest()[:16]
         return (row_id(key), seal, key, *numbers, tenant, model, meta, request, payload)
 
     def entry(self, row: tuple[Any, ...]) -> Entry | None:

@@ -24,26 +24,26 @@ from typing import Final, Self
 from knapcache.errors import CorruptState, InvalidInput, NotOwner, StoreError
 from knapcache.store.base import (
     NOT_IN_MEMORY,
+    Change,
     Entry,
     EntryInfo,
     NotInMemory,
     StoreOptions,
     Totals,
     content_size,
-    encode_fields,
     validate_entry,
     validate_key,
 )
 from knapcache.store.encryption import Encryption
 from knapcache.store.memory_tier import MemoryTier
 from knapcache.store.sqlite import layout
+from knapcache.store.sqlite.batch import ChangeEncoder, ChangeFuture, ChangesFuture, QueuedWrite
 from knapcache.store.sqlite.database import require_keys
 from knapcache.store.sqlite.database_reader import DatabaseReader
 from knapcache.store.sqlite.files import Damaged, require_own_files, validate_path
 from knapcache.store.sqlite.owner_lock import OwnerLock
 from knapcache.store.sqlite.recovery import DatabaseOpener, SqliteOptions
 from knapcache.store.sqlite.rows import Sealer
-from knapcache.store.sqlite.snapshot_rows import SnapshotRow, rows_of
 from knapcache.store.sqlite.spool import Spool
 from knapcache.store.sqlite.writer import Writer
 
@@ -85,8 +85,8 @@ class SqliteStore:
         default_tier = min(size_limit // 8, MAX_MEMORY_TIER)
         self._memory_tier = MemoryTier(default_tier if options.memory_tier is None else options.memory_tier)
         self._spool = Spool(self.path, parts.spool, self._sealer)
-        self._snapshot_chunk = parts.snapshot_chunk - self._sealer.overhead
-        self.max_snapshot_size = self._snapshot_chunk * (parts.max_snapshot_size // parts.snapshot_chunk)
+        self._encoder = ChangeEncoder(parts, self._sealer)
+        self.max_snapshot_size = self._encoder.max_snapshot_size
         self.max_counted_keys = self._spool.max_counted_keys
         self._writer: Writer | None = None
         self._owner_lock: OwnerLock | None = None
@@ -135,9 +135,9 @@ class SqliteStore:
         size_limit = layout.DiskLayout.for_file(path.stat().st_size, log_bytes).size_limit
         return cls(path, size_limit, SqliteOptions(secret=secret, encryption_keys=encryption_keys), own=False)
 
-    def entry_size(self, entry: Entry, fields: tuple[bytes, bytes, bytes] | None = None) -> int:
+    def entry_size(self, entry: Entry) -> int:
         """Return the bytes that an entry takes in the file, its share of everything around it included."""
-        return layout.entry_size(content_size(entry, fields) + self._sealer.overhead, entry.expires is not None)
+        return layout.entry_size(content_size(entry) + self._sealer.overhead, entry.expires is not None)
 
     # Reading.
 
@@ -194,20 +194,21 @@ class SqliteStore:
         self, put: Entry | None = None, evict: Collection[bytes] = (), snapshot: bytes | None = None
     ) -> Future[None]:
         writer = self._writer_or_raise()
-        keys = [validate_key(key) for key in evict]
-        row = refusal = None
-        rows: Sequence[SnapshotRow] = ()
-        if put is not None:
-            put = validate_entry(put, self.entry_size(put, fields := encode_fields(put)))
-            if put.size > self.max_entry_size:
-                refusal = f"the entry has {put.size} bytes, at most {self.max_entry_size} are allowed"
-            else:
-                row = self._sealer.row(put, fields)
-        if snapshot is not None:
-            rows = rows_of(snapshot, self._snapshot_chunk, self._sealer)
-            if len(snapshot) > self.max_snapshot_size:
-                refusal = f"the snapshot has {len(snapshot)} bytes, at most {self.max_snapshot_size} are allowed"
-        return writer.submit(put, row, keys, rows, refusal)
+        done = ChangeFuture(writer.urgent)
+        writer.submit([self._encoder.queued(done, 0, Change(put, evict, snapshot))])
+        return done
+
+    def apply_all(self, changes: Sequence[Change], /) -> Future[Sequence[StoreError | None]]:
+        writer = self._writer_or_raise()
+        done = ChangesFuture(writer.urgent, len(changes))
+        writes = []
+        for place, change in enumerate(changes):
+            try:
+                writes.append(self._encoder.queued(done, place, change))
+            except InvalidInput as error:
+                done.resolve(place, StoreError(str(error)))
+        writer.submit(writes)
+        return done
 
     def expire(self) -> tuple[bytes, ...]:
         writer = self._writer_or_raise()
@@ -216,12 +217,15 @@ class SqliteStore:
         while infos := {k: info for k, info in self._database.expired(self._clock()).items() if k not in found}:
             writer.delete_rows([number for number, info in infos.items() if info is None])
             found |= {number: info.key if info else b"" for number, info in infos.items()}
-            writer.submit(evict=[info.key for info in infos.values() if info is not None]).result()
+            self.apply(evict=[info.key for info in infos.values() if info is not None]).result()
         return tuple(key for key in found.values() if key)
 
     def flush(self) -> None:
-        if self._writer is not None and not self._closed:
-            self._writer.submit().exception()
+        writer = self._writer
+        if writer is not None and not self._closed:
+            done = ChangeFuture(writer.urgent)
+            writer.submit([QueuedWrite(done)])
+            done.exception()
 
     def _writer_or_raise(self) -> Writer:
         if self._closed:

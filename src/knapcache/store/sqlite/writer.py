@@ -8,6 +8,11 @@ While one transaction runs, the next batch queues up. If nothing has queued up, 
 more, unless a caller waits for the result of a change. Each transaction takes the interpreter's lock several times from
 the threads that serve requests.
 
+`submit` takes one change or many. The thread encodes their rows, so callers do not wait for digests and encryption.
+
+The log bounds a transaction. When the thread takes changes from the queue, it assumes that their entries are new; if
+too many of them replace rows, it divides the transaction.
+
 A transaction that fails is retried change by change, unless the file is locked (each retry would wait as well) or
 damaged (it is quarantined, and the changes go into the new file). The evictions of a failed change are late, not
 refused: they are hidden from readers, and every transaction makes them first until one succeeds.
@@ -19,21 +24,20 @@ import queue
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from typing import Any
+from itertools import chain
 
 import apsw
 
 from knapcache.errors import StoreError
-from knapcache.store.base import Entry, Totals
+from knapcache.store.base import Totals
 from knapcache.store.memory_tier import MemoryTier
-from knapcache.store.sqlite.batch import QueuedWrite, write_changes
+from knapcache.store.sqlite.batch import ChangeFuture, QueuedWrite, row_sizes, write_changes
 from knapcache.store.sqlite.change_log import ChangeLog, LogWrite
 from knapcache.store.sqlite.database import DAMAGE, OpenDatabase
 from knapcache.store.sqlite.files import Damaged
 from knapcache.store.sqlite.layout import DiskLayout, operation_frames
 from knapcache.store.sqlite.rows import Sealer
-from knapcache.store.sqlite.snapshot_rows import SnapshotRow, put_row
+from knapcache.store.sqlite.snapshot_rows import put_row
 
 GATHER_SECONDS = 0.02
 RETRY_SECONDS = 1.0  # how soon late evictions are retried when nothing else is written
@@ -64,14 +68,14 @@ class Writer:
         self._counters = counters
         self._memory_tier = memory_tier
         self._replace_damaged = replace_damaged
-        self._sealer, self._row_ids, self._ids_per_key = sealer, sealer.row_ids, sealer.ids_per_key
+        self._sealer, self._ids_per_key = sealer, sealer.ids_per_key
         self.change_log = ChangeLog(sealer, layout.max_changes)
         self._lock = threading.Lock()
         self._queue: queue.SimpleQueue[QueuedWrite | None] = queue.SimpleQueue()
         self._max_backlog_bytes = max(MIN_BACKLOG_BYTES, 2 * layout.log)
         self._backlog_bytes = 0
         self._closed = False
-        self._urgent = threading.Event()
+        self.urgent = threading.Event()
         """Set if a caller waits for a result."""
         self._late_evictions: dict[int, tuple[bytes, QueuedWrite]] = {}  # by row id
         self._damage_reported = False
@@ -86,49 +90,38 @@ class Writer:
         """Whether puts should wait. Evictions never do: their number is bounded by the number of entries."""
         return self._backlog_bytes > self._max_backlog_bytes or self._queue.qsize() > MAX_BACKLOG_WRITES
 
-    def submit(
-        self,
-        put: Entry | None = None,
-        row: tuple[Any, ...] | None = None,
-        evict: Sequence[bytes] = (),
-        snapshot: Sequence[SnapshotRow] = (),
-        refusal: str | None = None,
-    ) -> Future[None]:
-        """Queue a change. With a `refusal`, only its evictions are made and its future fails with that message.
-
-        snapshot   its rows. All but the last one, which makes it the current snapshot, are queued first
-        """
+    def submit(self, writes: Sequence[QueuedWrite]) -> None:
+        """Queue changes. With a refusal, only the evictions of a change are made, and it fails with that message."""
         with self._lock:
-            # Threads that saw space at the same time may exceed the limits, but not twice.
-            too_much = self._backlog_bytes > 2 * self._max_backlog_bytes or self._queue.qsize() > 2 * MAX_BACKLOG_WRITES
-            if too_much and (row or snapshot):
-                refusal = refusal or f"the disk is too slow: {self._backlog_bytes} bytes are waiting to be written"
-            keys = [*evict, put.key] if put else evict
-            if refusal:
-                put, row, snapshot = None, None, ()
-            head = snapshot[-1] if snapshot else None
-            for chunk in () if self._closed else snapshot[:-1]:
-                self._enqueue(QueuedWrite(self._urgent, snapshot=chunk))
-            write = QueuedWrite(self._urgent, self._row_ids, keys, put, row, head, refusal)
-            frames_per_key = operation_frames() * self._ids_per_key
-            # More evictions than the log can hold are split off and queued first.
-            while write.frames > self._layout.frames_per_transaction:
-                excess = -(-(write.frames - self._layout.frames_per_transaction) // frames_per_key)
-                first = keys[: min(excess, self._layout.frames_per_transaction // frames_per_key)]
-                if not self._closed:
-                    self._enqueue(QueuedWrite(self._urgent, self._row_ids, first))
-                keys = keys[len(first) :]
-                write = QueuedWrite(self._urgent, self._row_ids, keys, put, row, head, refusal)
-            if self._closed:
-                write.future.set_exception(StoreError("the store is closed"))
-                return write.future
-            self._enqueue(write)
-        return write.future
+            for write in writes:
+                # Threads that saw space at the same time may exceed the limits, but not twice.
+                if write.content_bytes and (
+                    self._backlog_bytes > 2 * self._max_backlog_bytes or self._queue.qsize() > 2 * MAX_BACKLOG_WRITES
+                ):
+                    write.refuse(f"the disk is too slow: {self._backlog_bytes} bytes are waiting to be written")
+                if self._closed:
+                    write.resolve(StoreError("the store is closed"))
+                else:
+                    for chunk in write.chunks:
+                        self._enqueue(QueuedWrite(ChangeFuture(self.urgent), snapshot=[chunk]))
+                    self._split_evictions(write)
+                    self._enqueue(write)
+            self._memory_tier.discard(chain.from_iterable(write.keys for write in writes))
+
+    def _split_evictions(self, write: QueuedWrite) -> None:
+        """Queue evictions on their own, before the change, if all of them are more than the log can hold."""
+        most, each = self._layout.frames_per_transaction, operation_frames() * self._ids_per_key
+        while write.most_frames > most:
+            excess = -(-(write.most_frames - most) // each)
+            first = min(excess, most // each)
+            keys, write.keys = write.keys[:first], write.keys[first:]
+            rows, write.evict = write.evict[: first * self._ids_per_key], write.evict[first * self._ids_per_key :]
+            self._enqueue(QueuedWrite(ChangeFuture(self.urgent), keys=keys, rows=rows))
+            self._memory_tier.discard(keys)
 
     def _enqueue(self, write: QueuedWrite) -> None:
         for key in write.keys:
             self.pending[key] = write
-        self._memory_tier.discard(write.keys)
         self._backlog_bytes += write.content_bytes
         self._queue.put(write)
 
@@ -137,10 +130,7 @@ class Writer:
         with self._lock:
             if not self._closed:
                 for k in range(0, len(numbers), DELETE_BATCH):
-                    write = QueuedWrite(self._urgent)
-                    write.evict = list(numbers[k : k + DELETE_BATCH])
-                    write.frames = operation_frames() * len(write.evict)
-                    self._queue.put(write)
+                    self._queue.put(QueuedWrite(ChangeFuture(self.urgent), rows=numbers[k : k + DELETE_BATCH]))
 
     def report_damage(self) -> None:
         """Have the file quarantined: a reader found its tree damaged."""
@@ -153,7 +143,7 @@ class Writer:
             if not self._closed:
                 self._closed = True
                 self._queue.put(None)
-                self._urgent.set()
+                self.urgent.set()
         self._thread.join()
 
     def _run(self) -> None:
@@ -169,8 +159,8 @@ class Writer:
                 if first is None:
                     break
                 if self._queue.empty():
-                    self._urgent.wait(GATHER_SECONDS)
-                self._urgent.clear()  # before the batch is taken: a caller queues its change before it waits
+                    self.urgent.wait(GATHER_SECONDS)
+                self.urgent.clear()  # before the batch is taken: a caller queues its change before it waits
                 batch, first, last = self._next_batch(first)
                 self._commit(batch)
                 if last:
@@ -189,13 +179,19 @@ class Writer:
             if write := self._queue.get():
                 writes.append(write)
         for write in writes:
-            if not write.future.done():
+            if not write.done:
                 write.put = None
-                write.future.set_exception(StoreError("the writer thread has stopped"))
+                write.resolve(StoreError("the writer thread has stopped"))
 
     def _next_batch(self, first: QueuedWrite) -> tuple[list[QueuedWrite], QueuedWrite | None, bool]:
-        """Return the queued writes that fit into one transaction, the first that does not, and whether to stop."""
-        batch, frames = [first], first.frames
+        """Return the queued writes that fit into one transaction, the first that does not, and whether to stop.
+
+        The transaction is made for the rest of the log, unless that is less than half of it: then it is emptied first.
+        """
+        most = self._layout.frames_per_transaction
+        free = most - self._log_frames
+        limit = most if free < most // 2 else free
+        batch, frames = [first], self._expected_frames(first)
         while True:
             try:
                 write = self._queue.get_nowait()
@@ -203,43 +199,64 @@ class Writer:
                 return batch, None, False
             if write is None:
                 return batch, None, True
-            frames += write.frames
-            if frames > self._layout.frames_per_transaction:
+            frames += self._expected_frames(write)
+            if frames > limit:
                 return batch, write, False
             batch.append(write)
 
+    def _expected_frames(self, write: QueuedWrite) -> int:
+        """Return the most frames of a write if its entry replaces no row."""
+        removed = len(write.evict) - (0 if write.put is None else self._ids_per_key)
+        return write.frames + operation_frames() * removed
+
     def _commit(self, batch: list[QueuedWrite]) -> None:
+        parts, refusals = list[list[QueuedWrite]](), list[str | None]()
         try:
             if self._damage_reported:
                 raise apsw.CorruptError("a reader found the tree damaged")
-            refusals = self._write(batch)
+            # Before the transaction, whose length depends on it. No other process writes.
+            sizes = row_sizes(self._connection, [*self._late_evictions, *(k for write in batch for k in write.evict)])
+            frames = sum(write.frames for write in batch) + operation_frames() * len(sizes)
+            if len(batch) > 1 and frames > self._layout.frames_per_transaction:
+                parts = [batch[: len(batch) // 2], batch[len(batch) // 2 :]]
+            else:
+                refusals = self._write(batch, sizes)
         except (*DAMAGE, Damaged) as error:
             self._replace_file(batch, error)
         except apsw.Error as error:
             if len(batch) > 1 and not isinstance(error, (apsw.BusyError, apsw.LockedError)):
-                for write in batch:
-                    self._commit([write])
+                parts = [[write] for write in batch]
             else:
                 for write in batch:
                     self._fail(write, error)
         else:
-            self._complete(batch, refusals)
+            if not parts:
+                self._complete(batch, refusals)
+        for part in parts:
+            self._commit(part)
 
-    def _write(self, batch: list[QueuedWrite]) -> list[str | None]:
-        """Write late evictions and the batch. Return for each write why it was refused, or None."""
+    def _write(self, batch: list[QueuedWrite], sizes: dict[int, int]) -> list[str | None]:
+        """Write late evictions and the batch. Return for each write why it was refused, or None.
+
+        sizes   of the rows that are to be removed and exist, by id
+        """
+        late = self._late_evictions
         free = self._layout.frames_per_transaction - sum(write.frames for write in batch)
-        while self._late_evictions and operation_frames() * len(self._late_evictions) > free:
-            at_once = self._layout.frames_per_transaction // operation_frames()
-            self._transaction(list(self._late_evictions)[:at_once], [])
-        return self._transaction(list(self._late_evictions), batch)
+        while late and operation_frames() * len(sizes) > free:
+            first = list(late)[: self._layout.frames_per_transaction // operation_frames()]
+            self._transaction(first, [], {number: sizes.pop(number) for number in first if number in sizes})
+        for write in batch:
+            if write.put is not None and write.row is None:
+                write.row = self._sealer.row(write.put, write.fields)
+        return self._transaction(list(late), batch, sizes)
 
-    def _transaction(self, late: list[int], batch: list[QueuedWrite]) -> list[str | None]:
-        frames = operation_frames() * len(late) + sum(write.frames for write in batch)
+    def _transaction(self, late: list[int], batch: list[QueuedWrite], sizes: dict[int, int]) -> list[str | None]:
+        frames = operation_frames() * len(sizes) + sum(write.frames for write in batch)
         self._ensure_log_space(self._layout.fixed + frames)
         connection = self._connection
         connection.execute("BEGIN IMMEDIATE")
         try:
-            totals, refusals = write_changes(connection, self.totals, self._layout.capacity, late, batch)
+            totals, refusals = write_changes(connection, self.totals, self._layout.capacity, late, batch, sizes)
             for write, refusal in zip(batch, refusals, strict=True):
                 if write.snapshot and not refusal:
                     put_row(connection, self._sealer, write.snapshot)
@@ -291,12 +308,10 @@ class Writer:
                 for key in write.keys:
                     self._forget_pending(key, write)
         for write, refusal in zip(batch, refusals, strict=True):
-            if refusal is None:
-                write.future.set_result(None)
-            else:
+            if refusal is not None:
                 self.change_log.add_failed(write.keys)  # once more: the cache above learns of it only now
                 self._counters["refused"] += 1
-                write.future.set_exception(StoreError(refusal))
+            write.resolve(None if refusal is None else StoreError(refusal))
 
     def _fail(self, write: QueuedWrite, error: Exception) -> None:
         write.put = None
@@ -304,14 +319,15 @@ class Writer:
         late = [self._may_exist(number) for number in write.evict]
         with self._lock:
             self._backlog_bytes -= write.content_bytes
-            for key, number, is_late in zip(write.evict_keys, write.evict, late, strict=False):
+            keys = chain.from_iterable([key] * self._ids_per_key for key in write.keys)
+            for key, number, is_late in zip(keys, write.evict, late, strict=False):
                 if is_late:
                     self._late_evictions[number] = (key, write)
                 else:
                     self._forget_pending(key, write)
         if write.evict or write.snapshot:  # a flush writes nothing
             self._counters["failed_writes"] += 1
-        write.future.set_exception(StoreError(f"write failed: {error}"))
+        write.resolve(StoreError(f"write failed: {error}"))
 
     def _may_exist(self, number: int) -> bool:
         """Return whether a row may exist. Only such rows are evicted late, which bounds their number."""
@@ -340,7 +356,7 @@ class Writer:
                 self._forget_pending(key, write)
             self._late_evictions.clear()
         try:
-            refusals = self._write(batch)
+            refusals = self._write(batch, {})
         except (apsw.Error, Damaged) as error:
             for write in batch:
                 self._fail(write, error)
