@@ -31,7 +31,7 @@ import numpy as np
 
 from knapcache.cache import background_compile
 from knapcache.cache.apply_queue import ApplyQueue, StoreChange
-from knapcache.cache.consistency import check_consistency
+from knapcache.cache.consistency import check_residents
 from knapcache.cache.entry_index import IMPORTED, EntryIndex, EntryTable
 from knapcache.cache.ids import IdTable, table_size
 from knapcache.cache.key_history import REJECTIONS, KeyHistory
@@ -126,7 +126,7 @@ class AdmissionController:
                 self._track(i, info)
                 del infos[info.key]
             else:
-                self.drop(i)
+                self._forget(i)
         for info in sorted(infos.values(), key=lambda info: info.created):
             i = self._intern(info.key)
             self.policy.arrive(i)
@@ -195,7 +195,7 @@ class AdmissionController:
     def forget_missing(self, key: bytes, i: int, serial: int) -> None:
         """Forget an entry that the store does not have, unless a newer one was admitted."""
         with self.deciding:
-            if self.ids.holds(i, key) and self.ids.serial[i] == serial and self.drop(i):
+            if self.ids.holds(i, key) and self.ids.serial[i] == serial and self._forget(i):
                 self.history.note_missing(i)
                 self.shadows.forget(i)  # it expired or was lost: no policy would have it now
                 self.queue.append(StoreChange(evict=[key]))
@@ -229,7 +229,7 @@ class AdmissionController:
             self.history.note_settled(i, entry, REJECTIONS[reason])
             # The policy is not called. The older answer is evicted, because a newer one was paid for. While a disk
             # hangs, only such evictions are queued, and no more of them than there are entries.
-            if self.drop(i):
+            if self._forget(i):
                 self.queue.append(StoreChange(evict=[entry.key]))
             self.ledger.count(reason)
             return False
@@ -280,8 +280,7 @@ class AdmissionController:
         for i in ids:
             self.quotas.remove(i)
 
-    def drop(self, i: int) -> bool:
-        """Let the policy forget the entry of id i. Return whether it held one. The caller holds `deciding`."""
+    def _forget(self, i: int) -> bool:
         self.quotas.remove(i)
         return self.policy.forget(i)
 
@@ -289,7 +288,7 @@ class AdmissionController:
         """Forget entries of a namespace until its quota holds. Return their ids."""
         victims = []
         while (victim := self.quotas.next_victim(tenant, newcomer)) >= 0:
-            self.drop(victim)
+            self._forget(victim)
             victims.append(victim)
         return victims
 
@@ -323,7 +322,7 @@ class AdmissionController:
             with self.deciding:
                 if self.ids.holds(change.i, change.put.key) and self.ids.serial[change.i] == change.serial:
                     self.history.note_removed("not written", change.i)
-                    self.drop(change.i)
+                    self._forget(change.i)
 
     def forget(self, keys: Iterable[bytes]) -> None:
         """Remove entries from policy and store; StoreError when the store could not remove them yet."""
@@ -333,7 +332,7 @@ class AdmissionController:
                 i = self.ids.find(key)
                 if i >= 0:
                     self.history.note_removed("purged", i)
-                    self.drop(i)
+                    self._forget(i)
                     self.shadows.forget(i)
             change = StoreChange(evict=keys)
             self.queue.append(change)
@@ -382,6 +381,12 @@ class AdmissionController:
                 self.store.flush()  # not under `deciding`, which the store's callbacks take
                 with self.deciding:
                     if not self.queue.changes:
-                        check_consistency(self)
+                        self._check()
                         return
         raise CorruptState("cannot check: decisions come faster than the store applies them")
+
+    def _check(self) -> None:
+        for part in (self.store, self.policy, self.shadows, self.history):
+            part.check()
+        self.index.check(check_residents(self.store, self.policy, self.ids, self._forget))
+        self.quotas.check()
