@@ -1,6 +1,7 @@
 """Growth with the number of entries: opening, hits, writes, memory and pauses at 10^4, 10^5 and 10^6 entries.
 
     python bench/scale.py [--entries 10000,100000,1000000] [--stores file,memory,redis] [--out DIR]
+    python bench/scale.py --markdown bench/results/scale.json
 
 An entry is a short chat request and an answer of 1 kB; the policy and the shadows are the default ones. Processes of
 their own write the entries and read them again, so that memory and page caches of Python do not carry over.
@@ -10,6 +11,7 @@ their own write the entries and read them again, so that memory and page caches 
                      the policy has read all entries
     hit              microseconds of a request whose entry is in memory; far hit: on disk or in the server
     read             microseconds in which the store reads an entry that is not in memory
+    count            microseconds in which the owner counts a hit that another process reports
     collection       milliseconds of a full garbage collection, which stops the process
     bytes an entry   resident memory above that of an empty cache, before the first hit: beside the memory tier
     stored bytes     of the files, or in the server, for each entry
@@ -18,11 +20,13 @@ their own write the entries and read them again, so that memory and page caches 
     pause            milliseconds: the slowest of the hits that another thread has asked for at the same time
 
 Peers in the same run: SQLite with the same rows (transactions of 1000), diskcache with the same bytes (the same), and
-Redis with the same bytes (pipelines of 1000). Prints tables; writes scale.json and scale.png to DIR.
+Redis with the same bytes (pipelines of 1000). Prints tables; writes scale.json and scale.png to DIR. --markdown prints
+the tables of docs/guides/sizing.md from such a file and runs nothing.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -34,7 +38,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import _scale_steps as steps
-from _results import Row, options_for, print_targets, target, write_result
+from _results import Row, options_for, print_targets, run_or_show, target, write_result
 
 from knapcache.cli.output import print_table
 from knapcache.lab.figures import new_figure
@@ -62,7 +66,8 @@ TABLES = {
         "import_per_s", "put_per_s", "open_s", "first_hit_s", "ready_s", "close_s", "bytes_an_entry", "stored_bytes",
     ),
     "requests": (
-        "hit_p50_us", "hit_p99_us", "far_hit_p50_us", "far_hit_p99_us", "read_p50_us", "read_p99_us", "collection_ms",
+        "hit_p50_us", "hit_p99_us", "far_hit_p50_us", "far_hit_p99_us", "read_p50_us", "read_p99_us", "count_us",
+        "collection_ms",
     ),
     "administration, seconds": ("page_s", "search_s", "stats_s", "snapshot_s", "purge_s", "inspect_s"),
     "pauses, ms": ("page_pause_ms", "search_pause_ms", "stats_pause_ms", "snapshot_pause_ms", "purge_pause_ms"),
@@ -72,6 +77,19 @@ TABLES = {
     ),
 }  # fmt: skip
 MAX_PAUSE = 50.0
+SHOWN = {
+    "open_s": ("open, s", ".2f"), "ready_s": ("ready, s", ".1f"), "hit_p50_us": ("hit in memory, µs", ".0f"),
+    "far_hit_p50_us": ("other hit, µs", ".0f"), "put_per_s": ("stored a second", ",.0f"),
+    "import_per_s": ("imported a second", ",.0f"), "bytes_an_entry": ("memory, B an entry", ",.0f"),
+    "stored_bytes": ("stored, B an entry", ",.0f"),
+}  # fmt: skip
+"""Columns of the page, and their format."""
+KEYS, HITS, MISSES = 10**9, 10**5, 10**3
+"""The large example of the page: keys, and hits and misses a second of all proxies."""
+CONTENT = 1200
+"""Bytes of a request and its answer."""
+REPORT = 40
+"""Bytes of a reported hit: the key and its count."""
 
 
 def run_step(step: str, kind: str, place: str, count: int) -> Row:
@@ -132,7 +150,7 @@ def draw(rows: list[Row], path: Path) -> None:
         ("seconds until ready", "ready_s", {}),
         ("hit in memory, p50, µs", "hit_p50_us", {}),
         ("read from the store, p50, µs", "read_p50_us", {"file": ("SQLite alone", "sqlite_read_p50_us")}),
-        ("resident bytes an entry", "bytes_an_entry", {}),
+        ("resident bytes an entry (memory: with it)", "bytes_an_entry", {}),
     )
     colours = {"file": "#0072B2", "memory": "#E69F00", "redis": "#009E73"}
     for axis, (title, name, peers) in zip(axes, panels, strict=True):
@@ -157,12 +175,40 @@ def tables(rows: list[Row]) -> Iterator[tuple[str, list[Row]]]:
         yield title, [{name: row.get(name) for name in ("store", "entries", *shown)} for row in kept]
 
 
+def large_example(rows: list[Row]) -> Iterator[tuple[str, str, str]]:
+    """Yield what the large example needs, how that is computed, and the result."""
+    largest = {row["store"]: row for row in sorted(rows, key=lambda row: row["entries"])}
+    file, redis = largest["file"], largest["redis"]
+    memory, stored, count = file["bytes_an_entry"], redis["stored_bytes"], redis["count_us"]
+    yield "memory of the servers", f"10^9 × {stored:,.0f} B × 1.3", f"{KEYS * stored * 1.3 / 1e12:.1f} TB"
+    yield "memory of the owners", f"10^9 × {memory:,.0f} B", f"{KEYS * memory / 1e9:,.0f} GB"
+    yield "owners' CPU for hits", f"10^5/s × {count:.1f} µs", f"{HITS * count / 1e6:.2f} cores"
+    put = redis["put_per_s"]
+    yield "owners' CPU and waits for misses", f"10^3/s ÷ {put:,.0f}/s", f"{MISSES / put:.2f} cores"
+    yield "servers to proxies, no near cache", f"10^5/s × {CONTENT:,} B", f"{8 * HITS * CONTENT / 1e9:.1f} Gbit/s"
+    yield "proxies to owners, reported hits", f"10^5/s × {REPORT} B", f"{8 * HITS * REPORT / 1e6:.0f} Mbit/s"
+
+
+def markdown(record: Row) -> str:
+    """Return the tables of docs/guides/sizing.md."""
+    names = ["store", "entries", *(title for title, _ in SHOWN.values())]
+    lines = [names, ["---"] * len(names)]
+    for row in record["rows"]:
+        shown = [format(row[name], form) if name in row else "" for name, (_, form) in SHOWN.items()]
+        lines.append([row["store"], f"{row['entries']:,}", *shown])
+    example = [("what", "computed", "result"), ("---",) * 3, *large_example(record["rows"])]
+    return "\n\n".join("\n".join(f"| {' | '.join(cells)} |" for cells in table) for table in (lines, example))
+
+
 def main() -> None:
     parser = options_for(__doc__, "scale.json and scale.png")
     parser.add_argument("--entries", default="10000,100000,1000000", help="numbers of entries, separated by commas")
     parser.add_argument("--stores", default="file,memory,redis", help="some of file, memory and redis (default: all)")
     parser.add_argument("--step", nargs=4, help="one measurement, for the processes that this one starts")
-    args = parser.parse_args()
+    run_or_show(parser, run, markdown)
+
+
+def run(args: argparse.Namespace) -> None:
     if args.step:
         step, kind, place, count = args.step
         print(json.dumps(STEPS[step](kind, place, int(count))))

@@ -31,7 +31,7 @@ import numpy as np
 
 from knapcache.cache import background_compile
 from knapcache.cache.apply_queue import ApplyQueue, StoreChange
-from knapcache.cache.consistency import check_consistency
+from knapcache.cache.consistency import check_residents
 from knapcache.cache.entry_index import IMPORTED, EntryIndex, EntryTable
 from knapcache.cache.ids import IdTable, table_size
 from knapcache.cache.key_history import REJECTIONS, KeyHistory
@@ -336,6 +336,12 @@ class AdmissionController:
                 self.store.flush()  # not under `deciding`, which the store's callbacks take
                 with self.deciding:
                     if not self.queue.changes:
-                        check_consistency(self)
+                        self._check()
                         return
         raise CorruptState("cannot check: decisions come faster than the store applies them")
+
+    def _check(self) -> None:
+        for part in (self.store, self.policy, self.shadows, self.history):
+            part.check()
+        self.index.check(check_residents(self.store, self.policy, self.ids, self.forget_id))
+        self.quotas.check()

@@ -1,4 +1,4 @@
-"""The writer thread: changes are gathered, and a caller that waits for one does not wait for that."""
+"""The writer thread: changes are gathered, unless a caller waits for one; many changes at once."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from knapcache.errors import StoreError
+from knapcache.store.base import Change
 from knapcache.store.sqlite import writer
 from knapcache.store.sqlite.store import SqliteStore
-from tests.support.stores import entry_of
+from tests.support.stores import entry_of, key_of
 from tests.support.timing import within
 
 
@@ -36,3 +38,41 @@ def test_changes_are_gathered_into_one_transaction_unless_a_caller_waits(
     with SqliteStore(tmp_path / "store.db", 64 << 20) as again:
         assert again.totals().entries == 21
         again.check()
+
+
+def test_many_changes_are_made_in_their_order_and_fail_one_by_one(tmp_path: Path) -> None:
+    with SqliteStore(tmp_path / "store.db", 4 << 20) as store:
+        entries = [entry_of(store, k) for k in range(4)]
+        newer, large = entry_of(store, 0, version=1), entry_of(store, "large", 4 << 20)
+        changes = [Change(entries[0]), Change(entries[1]), Change(large, [entries[1].key]), Change(newer)]
+        changes += [
+            Change(entries[2]._replace(size=1)),
+            Change(entries[3], snapshot=b"state"),
+            Change(evict=[b"x" * 32]),
+        ]
+        done = store.apply_all(changes)
+        assert store.get(entries[0].key) == newer, "every change is seen at once"
+        assert store.get(entries[1].key) is None
+        errors = done.result()
+        assert [error is None for error in errors] == [True, True, False, True, False, True, True]
+        assert "at most" in str(errors[2])
+        assert "size must be" in str(errors[4])
+        assert {info.key for info in store.scan()} == {newer.key, entries[3].key}
+        assert store.load_snapshot() == b"state"
+        assert not store.apply_all([]).result()
+        store.check()
+    with pytest.raises(StoreError):
+        store.apply_all(changes)
+
+
+def test_a_transaction_that_replaces_too_many_rows_is_divided(tmp_path: Path) -> None:
+    """The log has space for twice as many new rows as for rows that replace others."""
+    with SqliteStore(tmp_path / "store.db", 1 << 20) as store:
+        assert store._writer
+        names = range(store.layout.frames_per_transaction // 8)
+        for version in (0, 1):
+            done = store.apply_all([Change(entry_of(store, k, 100, version=version)) for k in names])
+            assert set(done.result()) == {None}
+            assert [entry for k in names if (entry := store.get(key_of(k))) and entry.created % 10 == version]
+        assert store.totals().entries == len(names)
+        store.check()

@@ -81,6 +81,8 @@ class ChangesFuture(WriteFuture[Sequence[StoreError | None]]):
         super().__init__(urgent)
         self._errors: list[StoreError | None] = [None] * changes
         self._open = changes
+        if not changes:
+            self.set_result(())
 
     def resolve(self, place: int, error: StoreError | None) -> None:
         """Note that one change is durable, or has failed. The last one resolves the future."""
