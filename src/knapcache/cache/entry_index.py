@@ -153,10 +153,10 @@ class EntryIndex:
     def load(self, ids: IdArray, saved: SavedIndex) -> bool:
         """Write the records of some ids as they were saved. Return False, and write none, if they are not valid."""
         records = saved.records
-        numbers = np.stack([records[field] for field in ("created", "cost", "seconds", "expires")])
-        valid = len(records) == len(ids) and bool(np.isfinite(numbers[:3]).all() and (numbers >= 0.0).all())
-        for field, names in zip(("model", "tenant", "tags"), saved.names, strict=True):
-            valid = valid and bool(((records[field] >= 0) & (records[field] < len(names))).all())
+        limits = [("created", math.inf), ("cost", math.inf), ("seconds", math.inf)]
+        limits += [(field, len(names)) for field, names in zip(("model", "tenant", "tags"), saved.names, strict=True)]
+        valid = len(records) == len(ids) and bool((records["expires"] >= 0.0).all())
+        valid = valid and all(_within(records[field], limit) for field, limit in limits)
         if valid:
             self.records[ids] = records
             self._written = int(ids.max(initial=-1)) + 1
@@ -232,6 +232,11 @@ class EntryIndex:
                 info.created, info.cost, info.seconds, int(info.meta.get("system") or "0", 16),
             ):  # fmt: skip
                 raise CorruptState(f"the record of id {i} differs from the entry in the store")
+
+
+def _within(numbers: npt.NDArray[Any], limit: float) -> bool:
+    """Return whether all numbers are at least 0 and below a limit. NaN is not."""
+    return not len(numbers) or bool(numbers.min() >= 0 and numbers.max() < limit)
 
 
 def join_tags(entry: Entry | EntryInfo) -> str:

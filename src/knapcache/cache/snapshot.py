@@ -40,7 +40,7 @@ from knapcache.store.base import KEY_BYTES
 
 MAGIC, OLDER_MAGIC = b"knapcache state 2\n", b"knapcache state 1\n"
 """The older form has its rows row by row, and the keys at the end of the compressed bytes."""
-BLOCK = 1 << 14
+BLOCK = 1 << 12
 """Rows that are compressed together."""
 INPUT = 1 << 20
 MAX_NAMES = 64 << 20
@@ -220,17 +220,17 @@ def unpack(name: str, policy: Policy, snapshot: bytes) -> SavedState | None:
 
 
 def _unpack(name: str, policy: Policy, snapshot: bytes) -> SavedState:
-    older = snapshot.startswith(OLDER_MAGIC)
-    size, rest = snapshot[len(MAGIC) :].split(b"\n", 1)
-    if not (older or snapshot.startswith(MAGIC)) or size != b"%d %d" % (len(rest), zlib.crc32(rest)):
+    older, first = snapshot.startswith(OLDER_MAGIC), snapshot.index(b"\n", len(MAGIC)) + 1
+    start, rest = snapshot.index(b"\n", first) + 1, memoryview(snapshot)[first:]
+    sums = b"%d %d\n" % (len(rest), zlib.crc32(rest))
+    if not (older or snapshot.startswith(MAGIC)) or snapshot[len(MAGIC) : first] != sums:
         raise ValueError("not a snapshot")
-    start = rest.index(b"\n") + 1
-    form, content = orjson.loads(rest[:start]), memoryview(rest)[start:]
+    form, content = orjson.loads(snapshot[first:start]), memoryview(snapshot)[start:]
     head, row = _saved_type(form.pop("head"), policy.head.dtype), _saved_type(form.pop("row"), policy.rows.dtype)
     used, position, names_size = form.pop("used"), form.pop("position", ""), form.pop("names", None)
     if form != _form(name, policy) or not 0 <= used <= policy.ids:
         raise ValueError("a snapshot of another policy")
-    keys = bytes(content[: 0 if older else used * KEY_BYTES])
+    keys = content[: 0 if older else used * KEY_BYTES]
     stream = _Stream(content[len(keys) :])
     _read_rows(stream, head, policy.head, whole=True)
     _read_rows(stream, row, policy.rows[:used], whole=older)
@@ -239,11 +239,9 @@ def _unpack(name: str, policy: Policy, snapshot: bytes) -> SavedState:
     if names_size is not None:
         residents = int(np.count_nonzero(policy.rows["resident"][:used]))
         entries = _read_entries(stream, min(names_size, MAX_NAMES), residents)
-    found = KeyArray.of((stream.take(used * KEY_BYTES) if older else keys,))
+    found = np.frombuffer(stream.take(used * KEY_BYTES) if older else keys, np.uint8).reshape(used, KEY_BYTES)
     stream.end()
-    if len(found) != used:
-        raise ValueError("keys are missing")
-    return SavedState(found, entries, bytes.fromhex(position))
+    return SavedState(KeyArray(found), entries, bytes.fromhex(position))
 
 
 def _read_entries(stream: _Stream, names_size: int, residents: int) -> SavedIndex:

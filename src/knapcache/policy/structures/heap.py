@@ -195,9 +195,9 @@ def check_heap(head: Records, rows: Records) -> None:
     """
     n = int(head["heap_size"][0])
     ids = rows["heap_id"][:n].astype(np.int64)
-    if len(ids) != n or not np.array_equal(np.sort(ids), rows["resident"].nonzero()[0]):
+    if len(ids) != n or n != np.count_nonzero(rows["resident"]) or not rows["resident"][ids].all():
         raise CorruptState("the heap and the residents differ")
-    wrong = np.flatnonzero(rows["heap_slot"][ids] != np.arange(n))
+    wrong = np.flatnonzero(rows["heap_slot"][ids] != np.arange(n))  # also where an id is in the heap twice
     if len(wrong):
         raise CorruptState(f"id {ids[wrong[0]]} has the wrong heap position")
     priority, tiebreak = rows["heap_priority"][:n], rows["heap_tiebreak"][:n]
@@ -212,5 +212,4 @@ def check_heap(head: Records, rows: Records) -> None:
 
 def _after(priority: Column, tiebreak: Column, other_priority: Column, other_tiebreak: Column) -> Column:
     """Return where a pair is greater than the other pair."""
-    equal = priority == other_priority
-    return np.asarray((priority > other_priority) | (equal & (tiebreak > other_tiebreak)))
+    return np.asarray((priority > other_priority) | ((priority == other_priority) & (tiebreak > other_tiebreak)))

@@ -23,9 +23,10 @@ The change log (change_log.py) takes 1/512 of the size limit at most, from the 3
 Log. A transaction writes every page that it changed once, at its end (the writer's cache does not spill). One insertion
 or deletion changes in each of two trees at most five leaves (a rebalancing) and their parent; a row that never expires
 is in one of them only. Pages higher up are covered by `fixed` and by the eighth of the log that `frames` leaves free.
-So is the row of the change log: 32 bytes for an operation that may change 6 pages, at the end of a tree. Before a
-transaction that might not fit, the writer empties the log. While a reader in another process prevents that, it refuses
-to write.
+So is the row of the change log: 32 bytes for an operation that may change 6 pages, at the end of a tree. A
+transaction that drops all rows of the change log changes their pages, at most a third of what `fixed` has for the free
+list. Before a transaction that might not fit, the writer empties the log. While a reader in another process prevents
+that, it refuses to write.
 The log's blocks are allocated when the store is opened, and kept: deletions can be logged even on a full disk.
 """
 
