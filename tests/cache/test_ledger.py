@@ -153,5 +153,6 @@ def test_every_method_waits_for_the_lock(step: str) -> None:
 def test_what_the_report_of_a_reader_lacks_is_zero_or_empty() -> None:
     stats = stats_of({"by_model": {}, "by_tenant": {}, "breaker": {}})
     assert (stats.owner, stats.breaker.state, stats.breaker.opened, stats.breaker.skipped) == (True, "closed", 0, 0)
-    others = {each.name for each in fields(stats)} - {"owner", "breaker"}
+    assert stats.shadow_rate == 1
+    others = {each.name for each in fields(stats)} - {"owner", "breaker", "shadow_rate"}
     assert [name for name in sorted(others) if getattr(stats, name)] == []
