@@ -218,7 +218,7 @@ HOSTILE_ROWS = {
     "text for a snapshot": f"UPDATE state SET value = CAST(x'ff' AS TEXT) WHERE id = {SNAPSHOT_ROW}",
     "a huge format": f"UPDATE state SET value = zeroblob(100000000) WHERE id = {FORMAT_ROW}",
     "more states": f"INSERT INTO state {LOOP} SELECT x + 100000, zeroblob(16), zeroblob(100) FROM c LIMIT 10000",
-    "a snapshot in chunks": f"INSERT INTO state {LOOP} SELECT -x, zeroblob(16), zeroblob(1000000) FROM c LIMIT 2000",
+    "a snapshot in chunks": f"INSERT INTO state {LOOP} SELECT -x, zeroblob(16), zeroblob(10000) FROM c LIMIT 2000",
     "wrong totals": f"UPDATE state SET value = zeroblob(33) WHERE id = {CHANGES_ROW}",
     "text for totals": f"UPDATE state SET value = CAST(x'ff' AS TEXT) WHERE id = {CHANGES_ROW}",
     "huge totals": f"UPDATE state SET value = zeroblob(100000000) WHERE id = {CHANGES_ROW}",
