@@ -40,9 +40,12 @@ PROGRESS_SECONDS = 5.0
 def save(admission: AdmissionController) -> None:
     """Write a snapshot to the store, if it fits."""
     store = logged_store(admission.store)
+    position = b"" if store is None else store.position()
+    # Only for its memory: requests wait for the second copy.
+    space = copy_state(admission.policy, admission.ids.keys, admission.index, position)
     with admission.expiring, admission.deciding:
         position = b"" if store is None else store.position()
-        state = copy_state(admission.policy, admission.ids.keys, admission.index, position)
+        state = copy_state(admission.policy, admission.ids.keys, admission.index, position, space)
     snapshot = pack(admission.policy_name, admission.policy, state, admission.store.max_snapshot_size)
     if snapshot is None:
         return

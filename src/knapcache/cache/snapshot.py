@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from knapcache.cache.entry_index import RECORD, EntryIndex, SavedIndex, request_counts
+from knapcache.cache.entry_index import RECORD, EntryIndex, SavedIndex, copied, request_counts
 from knapcache.cache.key_array import KeyArray
 from knapcache.errors import CorruptState
 from knapcache.kernel import Records
@@ -67,15 +67,24 @@ class PolicyState(NamedTuple):
     """Of the change log of the store."""
 
 
-def copy_state(policy: Policy, keys: KeyArray, index: EntryIndex | None = None, position: bytes = b"") -> PolicyState:
-    """Return a copy of the state of a policy whose ids belong to `keys`. Without a position, no records are saved."""
+def copy_state(
+    policy: Policy,
+    keys: KeyArray,
+    index: EntryIndex | None = None,
+    position: bytes = b"",
+    space: PolicyState | None = None,
+) -> PolicyState:
+    """Return a copy of the state of a policy whose ids belong to `keys`. Without a position, no records are saved.
+
+    space   a former copy, which is overwritten
+    """
     used = len(keys)
     return PolicyState(
         head=policy.head.copy(),
-        rows=policy.rows[:used].copy(),
+        rows=copied(policy.rows[:used], space and space.rows),
         spare=policy.rows[policy.ids :].copy(),
         keys=keys.rows.tobytes(),
-        entries=index.copy(used) if index is not None and position else None,
+        entries=index.copy(used, space and space.entries) if index is not None and position else None,
         position=position,
     )
 
