@@ -326,3 +326,24 @@ def test_snapshots_of_many_ids_are_rarer(tmp_path: Path, monkeypatch: pytest.Mon
         admission.arrived += 1
         owner.maintain(sweep=True)
         assert len(saved) == (11 if ids == 100 else 4)
+
+
+def test_what_was_written_before_a_snapshot_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "GATHER_SECONDS", 0.5)  # changes are queued when the snapshot is made
+    path, clock = tmp_path / "answers.db", ManualClock()
+    with opened(path, clock) as admission:
+        traffic = Traffic(admission, clock, random.Random(1), 0)
+        for _ in range(50):
+            traffic.put()
+        save(admission)
+    read_again: list[int] = []
+    infos_since = SqliteStore.infos_since
+
+    def counted(store: SqliteStore, position: bytes) -> Any:
+        found = infos_since(store, position)
+        read_again.append(-1 if found is None else len(found))
+        return found
+
+    monkeypatch.setattr(SqliteStore, "infos_since", counted)
+    with opened(path, clock):
+        assert read_again == [0]

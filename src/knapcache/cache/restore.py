@@ -40,6 +40,7 @@ PROGRESS_SECONDS = 5.0
 def save(admission: AdmissionController) -> None:
     """Write a snapshot to the store, if it fits."""
     store = logged_store(admission.store)
+    admission.store.flush()  # what is committed before the copy is not read again at the next opening
     position = b"" if store is None else store.position()
     # Only for its memory: requests wait for the second copy.
     space = copy_state(admission.policy, admission.ids.keys, admission.index, position)
