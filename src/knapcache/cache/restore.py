@@ -1,7 +1,7 @@
 """Save the state of a cache in its store, and start from a store.
 
 Opening loads the snapshot: the policy's state, the keys of its ids, and the records of its entries. The store's change
-log says which entries have changed since the snapshot, and only these are read. A million entries are open in about two
+log says which entries have changed since the snapshot, and only these are read. A million entries are open in three
 seconds; reading all of them takes forty, because the answers lie between their heads on the disk.
 
 Where that is not known, all entries are read: without a snapshot or with one that has no records, with a log that does
