@@ -18,11 +18,11 @@ are smaller than the caches that sample. Prints a table; writes shadow_sampling.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 
 import numpy as np
 from _results import Row, options_for, print_targets, target, write_result
+from policies import public_traces
 
 from knapcache.cache.key_sample import RATE
 from knapcache.cache.shadow import parse_shadow
@@ -31,14 +31,12 @@ from knapcache.lab.replay import replay
 from knapcache.lab.sampling import hashes, subset
 from knapcache.lab.synthetic import Workload
 from knapcache.lab.trace import Floats, Trace
-from knapcache.lab.traces import read_trace
-from knapcache_experiments.measured import traces_directory
 
 OWN, SHADOWS = "adaptive", ("lru", "gdsf-cost", "adaptive@2x")
 PUBLIC = ("adaptsize_camp", "mooncake_conversation")
 ESTIMATES = ("scaled", "of_none", "of_own", "difference")
 CHOSEN = "difference"
-"""What cache/shadow.py uses."""
+"""The estimate of `cache/shadow.py`."""
 MAX_ERROR = 1.0
 
 
@@ -50,12 +48,7 @@ def workloads(quick: bool) -> Iterator[tuple[str, Trace]]:
             queries=size, rounds=2 * size, sizes="lognormal:1000", arrivals=arrivals, costs="lognormal", one_hits=0.05
         )
         yield arrivals, workload.draw(np.random.default_rng(1))[1]
-    for name in PUBLIC:
-        path = traces_directory() / f"{name}.csv.gz"
-        if path.exists():
-            yield name, read_trace(path)
-        else:
-            print(f"{name}: skipped, {path} does not exist; set KNAPCACHE_TRACES to another directory", file=sys.stderr)
+    yield from public_traces(PUBLIC)
 
 
 def paid(name: str, capacity: int, trace: Trace) -> Floats:

@@ -36,7 +36,7 @@ QUOTAS = {"a": 200_000}
 
 
 class Opened(NamedTuple):
-    """What a cache knows after it was opened."""
+    """State of a cache after it was opened."""
 
     entries: dict[bytes, dict[str, Any]]
     quotas: dict[str, int]

@@ -152,7 +152,7 @@ class ScriptedServer:
         closing = [asyncio.ensure_future(writer.wait_closed()) for writer in self._writers]
         for writer, closed in zip(self._writers, closing, strict=True):
             await asyncio.wait([closed], timeout=0.2)
-            if not closed.done():  # bytes that nobody reads would keep it open beyond the event loop
+            if not closed.done():  # its peer reads nothing, so the transport waits to send
                 writer.transport.abort()
         await asyncio.gather(*closing, return_exceptions=True)
 

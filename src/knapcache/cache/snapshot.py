@@ -204,7 +204,7 @@ def read_snapshot(snapshot: bytes) -> SnapshotContents | None:
 
 
 class SavedState(NamedTuple):
-    """What a snapshot has beside the policy's state."""
+    """Keys, entries and position of a snapshot that was loaded into a policy."""
 
     keys: KeyArray
     """By id."""

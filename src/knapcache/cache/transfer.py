@@ -20,6 +20,7 @@ savings of the target. What the source's policy knows of requests whose answers 
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import math
 import sys
@@ -59,7 +60,7 @@ DECISION_SECONDS, DECISION_PAUSE = 5.0, 0.25
 MAX_WAITING, MAX_WAITING_BYTES = 256, 1 << 20
 """Entries that are decided together, and their bytes. They have to fit into the queue of the store."""
 SWITCH_SECONDS = 0.0005
-"""The interpreter's switch interval during an import. The writer thread needs the interpreter's lock about eight times
+"""The interpreter's switch interval of `knapcache import`. The writer thread needs the interpreter's lock about eight times
 for a transaction, and each time this thread, which computes, gives it up only after the interval: 5 ms by default."""
 NO_ID = -1
 NUMBERS = ("cost", "seconds", "created")
@@ -199,8 +200,6 @@ class EntryImporter:
         self.result = ImportResult()
         self._keyer = Keyer(DEFAULT_SECRET if secret is None else secret)
         self._namespace = namespace
-        self._switch_interval = sys.getswitchinterval()
-        sys.setswitchinterval(SWITCH_SECONDS)
         self._waiting: dict[bytes, Entry] = {}  # for a decision, in the order of the file
         self._waiting_bytes = 0
         self._handed_over: dict[bytes, float] = {}  # when they were created, by key
@@ -309,7 +308,17 @@ class EntryImporter:
     def close(self) -> None:
         """Write what is pending, and close the store. Entries that wait for a decision are lost: `finish` first."""
         self._coordinator.close()
-        sys.setswitchinterval(self._switch_interval)
+
+
+@contextlib.contextmanager
+def switching_threads_often() -> Iterator[None]:
+    """Shorten the interpreter's switch interval, for a process that does nothing but an import."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def lines_of(file: BinaryIO) -> Iterator[tuple[int, bytes]]:

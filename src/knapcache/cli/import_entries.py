@@ -60,7 +60,7 @@ def size(text: str) -> int:
 
 def execute(args: argparse.Namespace) -> None:
     from knapcache.cache.purging import purge_conditions
-    from knapcache.cache.transfer import read_header
+    from knapcache.cache.transfer import read_header, switching_threads_often
 
     if args.path is None and args.config is None and not os.environ.get(cache_file.CONFIG_VARIABLE):
         if sys.stdin.isatty():
@@ -69,7 +69,8 @@ def execute(args: argparse.Namespace) -> None:
     chosen = purge_conditions(model=args.model, tags=args.tag).filter(0.0)
     with open_file(args.file) as file:
         header = read_header(file)
-        with closing(open_importer(cache_file.locate(args, create=True), args, header)) as importer:
+        importing = closing(open_importer(cache_file.locate(args, create=True), args, header))
+        with switching_threads_often(), importing as importer:
             handed_over = not importer.owner
             try:
                 damaged = read(file, importer, args, chosen)

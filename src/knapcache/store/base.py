@@ -100,7 +100,7 @@ class Entry(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What a store does together, or not at all: remove entries, then put one and replace the snapshot."""
+    """One atomic change of a store: it removes entries, then puts one, and replaces the snapshot."""
 
     put: Entry | None = None
     evict: Collection[bytes] = ()

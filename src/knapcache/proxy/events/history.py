@@ -86,7 +86,7 @@ class History(HistoryReader):
         self._save_failed = False
         found = self._read_stats() or {}
         self._shadow_savings: dict[str, float] = {}
-        """What each shadow has saved, of which the rows have their share."""
+        """Savings of each shadow that the rows include."""
         self._uncached, self._evictions = 0.0, evictions(found)
         self._new_savings(found)
 

@@ -120,7 +120,7 @@ class LogState(NamedTuple):
 
 
 class LogWrite(NamedTuple):
-    """What a transaction has written to a log: its state after that, and up to which one it has dropped rows."""
+    """The result of `ChangeLog.write`: the state of the log after it, and the state up to which rows were deleted."""
 
     state: LogState
     dropped: LogState | None
