@@ -60,8 +60,8 @@ DECISION_SECONDS, DECISION_PAUSE = 5.0, 0.25
 MAX_WAITING, MAX_WAITING_BYTES = 256, 1 << 20
 """Entries that are decided together, and their bytes. They have to fit into the queue of the store."""
 SWITCH_SECONDS = 0.0005
-"""The interpreter's switch interval of `knapcache import`. The writer thread needs the interpreter's lock about eight times
-for a transaction, and each time this thread, which computes, gives it up only after the interval: 5 ms by default."""
+"""The interpreter's switch interval of `knapcache import`. The writer thread takes the interpreter's lock about eight
+times for a transaction. Each time it waits for the interval, 5 ms by default, because another thread computes."""
 NO_ID = -1
 NUMBERS = ("cost", "seconds", "created")
 
