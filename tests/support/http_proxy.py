@@ -38,13 +38,14 @@ class ForwardProxy(ScriptedServer):
             await connection.send(REFUSAL % status)
             return
         reader, writer = await asyncio.open_connection(self._upstream.host, self._upstream.port)
-        if head.startswith(b"CONNECT "):
-            await connection.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
-            upload = copy(connection.reader, writer)
-        else:
-            upload = self._forward(head, connection.reader, writer)
-        tasks = [asyncio.ensure_future(upload), asyncio.ensure_future(copy(reader, connection.writer))]
+        tasks: list[asyncio.Task[None]] = []
         try:
+            if head.startswith(b"CONNECT "):
+                await connection.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                upload = copy(connection.reader, writer)
+            else:
+                upload = self._forward(head, connection.reader, writer)
+            tasks = [asyncio.ensure_future(upload), asyncio.ensure_future(copy(reader, connection.writer))]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:

@@ -112,21 +112,22 @@ class ScriptedServer:
         """Scripts that are running."""
         self._writers: list[asyncio.StreamWriter] = []
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Not a coroutine: asyncio would run it as a task, and one that is cancelled before it starts closes nothing.
         self.accepted += 1
-        self.open.add(task)
         self._writers.append(writer)
+        task = asyncio.ensure_future(self._serve(reader, writer))
+        self.open.add(task)
+        task.add_done_callback(self.open.discard)
+        task.add_done_callback(lambda _: writer.close())
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await self._script(ServerConnection(reader, writer))
         except (OSError, h11.RemoteProtocolError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
         except RuntimeError:  # what uvloop raises on a closed connection
             assert writer.is_closing()
-        finally:
-            self.open.discard(task)
-            writer.close()
 
     @property
     def url(self) -> str:
@@ -140,12 +141,14 @@ class ScriptedServer:
         return f"{scheme}://{name}:{self.port}"
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, self.host, 0, **self._options)
+        self._server = await asyncio.start_server(self._accept, self.host, 0, **self._options)
         self.port: int = self._server.sockets[0].getsockname()[1]
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
+        for _turn in range(4):  # until connections that the event loop has just accepted reach `_accept`
+            await asyncio.sleep(0)
         for task in list(self.open):
             task.cancel()
         await async_wait_until(lambda: not self.open)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import sys
 from pathlib import Path
@@ -62,12 +63,13 @@ class FileTrace:
 
 async def serve_upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Answer every request with ANSWER, uncompressed."""
-    while head := await reader.readuntil(b"\r\n\r\n"):
-        length = re.search(rb"content-length: (\d+)", head.lower())
-        assert length is not None
-        await reader.readexactly(int(length[1]))
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(ANSWER))
-        writer.write(ANSWER)
+    with contextlib.closing(writer), contextlib.suppress(asyncio.IncompleteReadError):
+        while head := await reader.readuntil(b"\r\n\r\n"):
+            length = re.search(rb"content-length: (\d+)", head.lower())
+            assert length is not None
+            await reader.readexactly(int(length[1]))
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n")
+            writer.write(b"content-length: %d\r\n\r\n%b" % (len(ANSWER), ANSWER))
 
 
 async def send(port: int, text: str) -> bytes:
