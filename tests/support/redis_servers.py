@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -114,15 +115,20 @@ class RedisProcess:
 
 
 class SentinelGroup:
-    """A primary, a replica, and Sentinels that watch them."""
+    """A primary, a replica, and Sentinels that watch them.
 
-    def __init__(self, folder: Path, sentinels: int = 1) -> None:
+    down_after   seconds without an answer after which a server is replaced. A busy machine may delay one that works
+    """
+
+    def __init__(self, folder: Path, sentinels: int = 1, *, down_after: float = 0.5) -> None:
         folders = [folder / name for name in ("primary", "replica", *(f"sentinel{k}" for k in range(sentinels)))]
         for each in folders:
             each.mkdir()
         self.primary = RedisProcess(folders[0], "--repl-diskless-sync-delay", "0")
         self.replica = RedisProcess(folders[1], "--replicaof", "127.0.0.1", str(self.primary.port))
-        self.sentinels = [_SentinelServer(each, self.primary.port, sentinels // 2 + 1) for each in folders[2:]]
+        watch = [f"monitor main 127.0.0.1 {self.primary.port} {sentinels // 2 + 1}"]
+        watch += [f"down-after-milliseconds main {1000 * down_after:.0f}", "failover-timeout main 3000"]
+        self.sentinels = [_SentinelServer(each, watch) for each in folders[2:]]
         wait_until(self._watches_both)
 
     def _watches_both(self) -> bool:
@@ -142,31 +148,40 @@ class SentinelGroup:
 
 
 class _SentinelServer(RedisProcess):
-    def __init__(self, folder: Path, primary: int, quorum: int) -> None:
-        self._config = folder / "sentinel.conf"
-        self._primary, self._quorum = primary, quorum
+    def __init__(self, folder: Path, watch: Sequence[str]) -> None:
+        self._config, self._watch = folder / "sentinel.conf", watch
         super().__init__(folder)
 
     def start(self) -> None:
-        lines = [
-            f"port {self.port}", "bind 127.0.0.1", f"dir {self._folder}",
-            f"sentinel monitor main 127.0.0.1 {self._primary} {self._quorum}",
-            "sentinel down-after-milliseconds main 500", "sentinel failover-timeout main 3000",
-        ]  # fmt: skip
+        lines = [f"port {self.port}", "bind 127.0.0.1", f"dir {self._folder}"]
+        lines += [f"sentinel {line}" for line in self._watch]
         self._config.write_text("\n".join(lines) + "\n")
         self._launch([str(self._config), "--sentinel"])
         wait_until(self.answers)
 
 
 class ClusterProcesses:
-    """Primaries of a cluster, each with as many replicas as given. `tls`: they and their clients use TLS."""
+    """Primaries of a cluster, each with as many replicas as given.
 
-    def __init__(self, folder: Path, primaries: int = 3, replicas: int = 0, *, tls: Certificate | None = None) -> None:
+    tls          they and their clients use TLS
+    down_after   as for SentinelGroup
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        primaries: int = 3,
+        replicas: int = 0,
+        *,
+        tls: Certificate | None = None,
+        down_after: float = 2.0,
+    ) -> None:
         self.servers: list[RedisProcess] = []
         self._tls, self._ports = tls, []
         for k in range(primaries * (1 + replicas)):
             (folder / f"node{k}").mkdir()
-            options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--repl-diskless-sync-delay", "0"]
+            options = ["--cluster-enabled", "yes", "--cluster-node-timeout", f"{1000 * down_after:.0f}"]
+            options += ["--repl-diskless-sync-delay", "0"]
             port = free_port()
             if tls is not None:
                 self._ports.append(free_port())

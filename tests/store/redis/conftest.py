@@ -39,13 +39,13 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
 
 @pytest.fixture(scope="session")
 def sentinel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SentinelGroup]:
-    with closing(SentinelGroup(tmp_path_factory.mktemp("sentinel"))) as group:
+    with closing(SentinelGroup(tmp_path_factory.mktemp("sentinel"), down_after=60)) as group:
         yield group
 
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
-    with closing(ClusterProcesses(tmp_path_factory.mktemp("cluster"))) as servers:
+    with closing(ClusterProcesses(tmp_path_factory.mktemp("cluster"), down_after=60)) as servers:
         yield servers
 
 
