@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,8 @@ from knapcache.cache import transfer
 from knapcache.cache.transfer import EntryImporter, TransferEntry
 from knapcache.keys.canonical import Keyer
 from knapcache.model import Endpoint
-from knapcache.store.base import Entry
+from knapcache.store.base import Change, Entry
+from knapcache.store.sqlite.batch import ChangeEncoder, QueuedWrite
 from knapcache.store.sqlite.store import SqliteStore
 
 KEYER = Keyer(bytes(16))
@@ -71,3 +73,26 @@ def test_large_entries_wait_for_few_others(tmp_path: Path) -> None:
     importer.close()
     with SqliteStore(tmp_path / "a.db", 64 << 20) as store:
         assert store.totals().entries == 4
+
+
+def test_entries_that_the_store_cannot_write_are_not_counted_as_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    importer = EntryImporter(SqliteStore(tmp_path / "a.db", 8 << 20), None, "lru", lambda tenant, _: tenant)
+    queued = ChangeEncoder.queued
+
+    def refuse_some(self: ChangeEncoder, done: Any, place: int, change: Change) -> QueuedWrite:
+        write = queued(self, done, place, change)
+        if change.put is not None and change.put.cost == 3.0:
+            write.refuse("the disk is full")
+        return write
+
+    monkeypatch.setattr(ChangeEncoder, "queued", refuse_some)
+    for k in range(40):
+        importer.add(found(k))
+    importer.finish()
+    failed = sum(found(k).entry.cost == 3.0 for k in range(40))
+    assert failed > 0
+    assert importer.result.failed == failed
+    assert importer.result.stored == 40 - failed == len(list(importer._coordinator.store.scan()))
+    importer.close()

@@ -86,6 +86,8 @@ class ImportResult:
     expired: int = 0
     rejected: int = 0
     """The policy does not admit them, or they are too large."""
+    failed: int = 0
+    """Admitted, but the store could not write them, as `finish` has found."""
 
 
 class TransferHeader(NamedTuple):
@@ -203,9 +205,9 @@ class EntryImporter:
         self._waiting: dict[bytes, Entry] = {}  # for a decision, in the order of the file
         self._waiting_bytes = 0
         self._handed_over: dict[bytes, float] = {}  # when they were created, by key
-        ledger = Ledger()
-        opener = AdmissionOpener(policy, (), ledger, None, {}, wall_clock)
-        self._coordinator = Coordinator(store, opener, ledger, wall_clock, report_hits=True)
+        self._ledger = Ledger()
+        opener = AdmissionOpener(policy, (), self._ledger, None, {}, wall_clock)
+        self._coordinator = Coordinator(store, opener, self._ledger, wall_clock, report_hits=True)
 
     @property
     def owner(self) -> bool:
@@ -259,6 +261,9 @@ class EntryImporter:
         role = self._coordinator.role
         if isinstance(role, Owner):
             role.imported.count()
+            self._coordinator.store.flush()
+            self.result.failed = self._ledger.report().get("store_errors", 0)
+            self.result.stored -= self.result.failed
         waiting, changed = self._handed_over, time.monotonic()
         while waiting and time.monotonic() - changed < DECISION_SECONDS:
             time.sleep(DECISION_PAUSE)

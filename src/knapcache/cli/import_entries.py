@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from knapcache.cli import cache_file
 from knapcache.cli.inspect import count_of
 from knapcache.cli.output import print_text, progress_bar
-from knapcache.errors import InvalidInput, NotOwner
+from knapcache.errors import InvalidInput, NotOwner, StoreError
 from knapcache.units import ALLOWED_AMOUNTS, parse_bytes
 
 if TYPE_CHECKING:
@@ -79,6 +79,8 @@ def execute(args: argparse.Namespace) -> None:
                 report(importer, handed_over)
     if damaged:
         print_text(f"{damaged:,} damaged lines were left out.")
+    if importer.result.failed:
+        raise StoreError(f"the store could not write {importer.result.failed:,} entries; import the file again")
 
 
 def open_file(name: str) -> BinaryIO:
@@ -168,6 +170,7 @@ def report(importer: EntryImporter, handed_over: bool) -> None:
         "as new or newer in the cache": result.present,
         "expired": result.expired,
         "not admitted": result.rejected,
+        "not written": result.failed,
     }
     left = [f"{number:,} {reason}" for reason, number in reasons.items() if number]
     done = "imported through the process that uses the cache" if handed_over else "imported"

@@ -90,17 +90,23 @@ class ServerWriter:
 
     @property
     def backlog_full(self) -> bool:
-        """Whether puts are refused now. Evictions never are."""
+        """Whether puts should wait. Evictions never do."""
         return (
             self._backlog_bytes > self._max_backlog_bytes
             or self._queue.qsize() > MAX_BACKLOG
             or bool(self._server.breakers.probes)
         )
 
+    def _refuses(self) -> bool:
+        """Return whether a put is refused. Threads and batches that saw space may exceed the limits, but not twice."""
+        if self._backlog_bytes > 2 * self._max_backlog_bytes or self._queue.qsize() > 2 * MAX_BACKLOG:
+            return True
+        return bool(self._server.breakers.probes)
+
     def submit(self, change: QueuedChange, discard: Callable[[], None] = lambda: None) -> Future[None]:
         """Queue a change. `discard` is called after this process sees the change in `pending`."""
         with self._lock:
-            if (change.record or change.snapshot) and not change.refusal and self.backlog_full:
+            if (change.record or change.snapshot) and not change.refusal and self._refuses():
                 change.refusal = "the server does not answer, or is too slow"
             if change.refusal:
                 change.put = change.record = change.snapshot = None
