@@ -10,7 +10,6 @@ from itertools import pairwise
 
 import pytest
 
-from knapcache.features.semantic.answer_text import READERS
 from knapcache.features.semantic.differences import WordCounts, features, veto
 from knapcache.features.semantic.judge import compare_answers, contradict, read_answer, same_order
 from knapcache.features.semantic.learner import Candidate, SemanticLearner
@@ -19,6 +18,7 @@ from knapcache.features.semantic.score import Score
 from knapcache.features.semantic.words import MAX_TEXT, read_words
 from knapcache.keys.parse import ParsedBody
 from knapcache.model import Endpoint
+from knapcache.wire.answer_text import READERS
 
 PIECES = (
     "how", "do", "I", "Rome", "not", "yes", "one", "two", "hundred", "may", "next", "day", "1", "1,000", "2.5", "6:30",

@@ -18,26 +18,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from knapcache.errors import Incomplete, InvalidInput, UpstreamFailed
-from knapcache.features.semantic.answer_text import answer_text
 from knapcache.features.semantic.judge import Verdict, compare_answers
 from knapcache.model import Endpoint
 from knapcache.price.meter import Bill, Meter
-from knapcache.proxy.upstream.client import encode_headers
-from knapcache.proxy.upstream.upstream import Upstream
+from knapcache.proxy.upstream.own_calls import WordModel
 from knapcache.proxy.upstream.upstreams import Upstreams
 from knapcache.threads import DeadlinePool
+from knapcache.wire.answer_text import answer_text
 from knapcache.wire.base import Form, to_json
-from knapcache.wire.registry import FORMATS
 
 log = logging.getLogger("knapcache.serve")
 
@@ -46,9 +43,6 @@ MAX_SENT = 8_000
 """Characters of an answer that is sent to the model. Longer ones stay undecided."""
 TIMEOUT = 30.0
 """Seconds for a call of the model, with its retries."""
-MAX_TOKENS = 16
-REFUSED_OPTION = (400, 422)
-"""Statuses with which models refuse `temperature` or `max_tokens`."""
 INSTRUCTIONS = (
     "You compare two answers of a question-answering system. The user message is a JSON object with two questions and "
     "their answers. Decide whether answer_1 would be a correct and complete reply to question_2, with the same facts "
@@ -113,15 +107,15 @@ class Judge:
         spent: CountSpent,
         timeout: float = TIMEOUT,
     ) -> None:
-        self._embed, self._meter, self._spent, self._timeout = embed, meter, spent, timeout
-        self._model = model or ""
-        self._upstream = upstreams.for_model(model) if model else None
-        if model and self._upstream is None:
-            raise InvalidInput(f"semantic_judge is {model!r}, and no upstream serves that model")
+        self._embed, self._spent, self._timeout = embed, spent, timeout
+        self._model: WordModel | None = None
+        if model:
+            upstream = upstreams.for_model(model)
+            if upstream is None:
+                raise InvalidInput(f"semantic_judge is {model!r}, and no upstream serves that model")
+            self._model = WordModel(upstream, model, INSTRUCTIONS, meter)
         self._pool = DeadlinePool("knapcache-judge", threads=1)
         self._calls = asyncio.Semaphore(MAX_CALLS)
-        self._plain_body = False
-        """The model refuses the options; its requests have none."""
         self._logged = False
         self.pending: Counter[str] = Counter()
         """Pairs that wait or are judged, by tenant."""
@@ -140,79 +134,39 @@ class Judge:
             except Exception:
                 log.exception("The judge failed; its verdict counts as wrong")
                 return Judgement("undecided", "failed")
-            if found.verdict != "undecided" or self._upstream is None or not texts or max(map(len, texts)) > MAX_SENT:
+            if found.verdict != "undecided" or self._model is None or not texts or max(map(len, texts)) > MAX_SENT:
                 return found
             async with self._calls:
-                return await self._ask(self._upstream, pair, texts)
+                return await self._ask(self._model, pair, texts)
         finally:
             self.pending[pair.tenant] -= 1
 
-    async def _ask(self, upstream: Upstream, pair: AnswerPair, texts: tuple[str, ...]) -> Judgement:
-        started = time.perf_counter()
+    async def _ask(self, model: WordModel, pair: AnswerPair, texts: tuple[str, ...]) -> Judgement:
+        data = {
+            "question_1": pair.matched_question,
+            "answer_1": texts[0],
+            "question_2": pair.question,
+            "answer_2": texts[1],
+        }
         try:
             async with asyncio.timeout(self._timeout):
-                endpoint, content = await self._send(upstream, pair, texts)
-            complete = FORMATS[endpoint].parse(content, {})
+                found = await model.ask(to_json(data).decode())
         except (UpstreamFailed, Incomplete, TimeoutError) as error:
             self._log_failure(str(error) or f"no answer within {self._timeout:g} seconds")
             return Judgement("undecided", "model")
-        model, seconds = complete.model or self._model, time.perf_counter() - started
-        bill = self._meter.bill(endpoint, model, complete.usage, seconds, service_tier=complete.tier)
-        self._spent(endpoint, model, pair.tenant, bill)
+        self._spent(found.endpoint, found.model, pair.tenant, found.bill)
         self._logged = False
-        return Judgement(read_verdict(answer_text(endpoint, complete.body, complete.form)), "model", bill.usd or 0.0)
-
-    async def _send(self, upstream: Upstream, pair: AnswerPair, texts: tuple[str, ...]) -> tuple[Endpoint, bytes]:
-        """Send the request; return its endpoint and the body of the response. Raises UpstreamFailed or Incomplete."""
-        anthropic = upstream.settings.kind == "anthropic"
-        endpoint = Endpoint.MESSAGES if anthropic else Endpoint.CHAT
-        data = to_json(
-            {
-                "question_1": pair.matched_question,
-                "answer_1": texts[0],
-                "question_2": pair.question,
-                "answer_2": texts[1],
-            }
-        ).decode()
-        headers = upstream.request_headers(ANTHROPIC_HEADERS if anthropic else HEADERS, own_key=False)
-        for plain in (self._plain_body, True):
-            body = to_json(judge_request(self._model, data, anthropic=anthropic, plain=plain))
-            path = upstream.path(f"/v1/{endpoint.value}")
-            response = await upstream.send_with_retries(path, encode_headers(headers), body, [])
-            try:
-                content = await response.read()
-            finally:
-                await response.close()
-            if response.status == 200:
-                self._plain_body = plain
-                return endpoint, content
-            if plain or response.status not in REFUSED_OPTION:
-                break
-        raise Incomplete(f"status {response.status}")
+        return Judgement(read_verdict(found.text), "model", found.bill.usd or 0.0)
 
     def _log_failure(self, reason: str) -> None:
         """Log a failure, once until the next success."""
-        if not self._logged:
+        if not self._logged and self._model is not None:
             self._logged = True
-            log.warning("The judge model %s failed; its verdicts count as wrong: %s", self._model, reason)
+            log.warning("The judge model %s failed; its verdicts count as wrong: %s", self._model.model, reason)
 
     def close(self) -> None:
         """Accept no more pairs."""
         self._pool.close()
-
-
-HEADERS: Mapping[str, str] = {"content-type": "application/json", "accept": "application/json"}
-ANTHROPIC_HEADERS: Mapping[str, str] = {**HEADERS, "anthropic-version": "2023-06-01"}
-
-
-def judge_request(model: str, data: str, *, anthropic: bool, plain: bool) -> dict[str, Any]:
-    """Return the body of the request to the model. plain: without the options that some models refuse."""
-    message = {"role": "user", "content": data}
-    if anthropic:
-        body: dict[str, Any] = {"model": model, "system": INSTRUCTIONS, "messages": [message], "max_tokens": MAX_TOKENS}
-        return body if plain else body | {"temperature": 0}
-    body = {"model": model, "messages": [{"role": "system", "content": INSTRUCTIONS}, message]}
-    return body if plain else body | {"temperature": 0, "max_tokens": MAX_TOKENS}
 
 
 def read_verdict(text: str | None) -> Verdict:

@@ -9,38 +9,26 @@
 
 Ids only increase. Records are sealed and perhaps encrypted (`RecordCodec`); one that is damaged is skipped.
 
-A file that SQLite cannot read is renamed to `….damaged`, instead of an earlier one, and an empty log is begun. The
-same happens to a file of another program. A log that was written with another secret or key, or before encryption was
-switched on or off, is emptied. If another one of the given keys has become the first, all records are encrypted again.
-Processes that had an old file open notice that another one has its name, and open that.
+A damaged file is replaced (store/sqlite/shared_file.py). A log that was written with another secret or key, or before
+encryption was switched on or off, is emptied. If another one of the given keys has become the first, all records are
+encrypted again.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import apsw
 
-from knapcache.errors import CorruptState, StoreError
+from knapcache.errors import CorruptState
 from knapcache.features.semantic.log import MAX_DROPS, MAX_LABELS, LabelRecord, QuestionRecord, SemanticLog, place_in
-from knapcache.store.sqlite.database import DAMAGE
 from knapcache.store.sqlite.rows import Sealer
-from knapcache.store.sqlite.side_files import (
-    FileKind,
-    connect,
-    file_id,
-    only_process,
-    schema_after,
-    set_aside,
-    use_log,
-    writing,
-)
+from knapcache.store.sqlite.shared_file import SharedFile
+from knapcache.store.sqlite.side_files import FileKind, schema_after, use_log, writing
 
 log = logging.getLogger("knapcache.features.semantic")
 
@@ -72,22 +60,18 @@ SCHEMA = (
 )
 KIND = FileKind(0x4B6E7365, 2, SCHEMA)  # "Knse"
 TABLES = (*SCOPED, "drops")
-DAMAGE_AT_OPENING = (*DAMAGE, apsw.SQLError, apsw.ReadOnlyError, apsw.TooBigError, UnicodeDecodeError)
-T = TypeVar("T")
 
 
 class SqliteLog(SemanticLog):
-    """The log in the file `path`; None: in memory. Threads share one connection."""
+    """The log in the file `path`; None: in memory."""
 
     def __init__(self, path: Path | None, sealer: Sealer, max_questions: int) -> None:
         super().__init__(sealer, max_questions)
         self.path = path
         self._mark = sealer.secret_mark + (b"plain" if sealer.encryption is None else b"encrypted")
         self._keys = () if sealer.encryption is None else sealer.encryption.key_ids
-        self._lock = threading.Lock()
-        self._connection: apsw.Connection | None = None
-        self._inode: tuple[int, int] | None = None
-        self._closed = False
+        lost = "the semantic tier begins again in shadow"
+        self._file = SharedFile(path, "the semantic log", MAX_RECORD, self._prepare, lost)
 
     def append(self, questions: Sequence[QuestionRecord] = (), labels: Sequence[LabelRecord] = ()) -> None:
         if not questions and not labels:
@@ -109,7 +93,7 @@ class SqliteLog(SemanticLog):
                 _bound(connection, "questions", self._max_questions)
                 _bound(connection, "labels", MAX_LABELS)
 
-        self._run(write)
+        self._file.run(write)
 
     def drop(self, keys: Collection[bytes]) -> None:
         if not keys:
@@ -124,13 +108,11 @@ class SqliteLog(SemanticLog):
                 connection.executemany("INSERT INTO drops (record) VALUES (?)", drops)
                 connection.execute("DELETE FROM drops WHERE id <= ?", (connection.last_insert_rowid() - MAX_DROPS,))
 
-        self._run(write)
+        self._file.run(write)
 
     def close(self) -> None:
         """Close the connection. Later calls raise StoreError."""
-        with self._lock:
-            self._closed = True
-            self._disconnect()
+        self._file.close()
 
     def check(self) -> None:
         """Raise CorruptState unless the numbers of the scopes are the stored ones, and nothing exceeds its limit."""
@@ -145,7 +127,7 @@ class SqliteLog(SemanticLog):
             if found != counted:
                 raise CorruptState(f"the scopes have {found}, but {counted} are counted")
 
-        self._run(count)
+        self._file.run(count)
 
     def _rows(self, part: str, after: bytes, limit: int) -> tuple[str, Sequence[tuple[int | str, Any]]]:
         def read(connection: apsw.Connection) -> tuple[str, Sequence[Any]]:
@@ -158,57 +140,7 @@ class SqliteLog(SemanticLog):
                 rows = connection.execute(select, values).fetchall()
             return epoch, rows
 
-        return self._run(read)
-
-    def _run(self, operation: Callable[[apsw.Connection], T]) -> T:
-        """Run an operation. A damaged file is replaced, and the operation repeated with the new one."""
-        with self._lock:
-            try:
-                try:
-                    return operation(self._connected())
-                except (*DAMAGE, TypeError, ValueError) as error:
-                    self._disconnect()
-                    return operation(self._connected(str(error)))
-            except (apsw.Error, OSError, TypeError, ValueError) as error:
-                self._disconnect()
-                raise StoreError(f"the semantic log {self.path or 'in memory'} failed: {error}") from error
-
-    def _connected(self, damage: str = "") -> apsw.Connection:
-        """Return the connection. damage: what was found; the file is replaced unless another process has done that."""
-        if self._closed:
-            raise StoreError("the semantic log is closed")
-        path = self.path
-        if path is None:
-            if self._connection is None:
-                self._connection = apsw.Connection(":memory:")
-                self._prepare(self._connection)
-        elif self._connection is None or self._inode != file_id(path):
-            self._disconnect()
-            with only_process(path):
-                self._connection = self._open(path, damage)
-                self._inode = file_id(path)
-        return self._connection
-
-    def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with contextlib.suppress(apsw.Error):
-                connection.close(True)
-
-    def _open(self, path: Path, damage: str) -> apsw.Connection:
-        def prepare(connection: apsw.Connection) -> None:
-            if damage and connection.pragma("quick_check") != "ok":
-                raise apsw.CorruptError(damage)
-            self._prepare(connection)
-
-        try:
-            return connect(path, MAX_RECORD, prepare)
-        except DAMAGE_AT_OPENING as error:
-            log.warning(
-                "the semantic log %s is damaged (%s); it is now %s, and the semantic tier begins again in shadow",
-                path, damage or str(error), set_aside(path),
-            )  # fmt: skip
-        return connect(path, MAX_RECORD, self._prepare)
+        return self._file.run(read)
 
     def _prepare(self, connection: apsw.Connection) -> None:
         """Create the tables in an empty file, and empty a log that these keys cannot read."""

@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from knapcache.errors import InvalidInput, Uncacheable
-from knapcache.features.semantic.answer_text import READERS
 from knapcache.features.semantic.question import Question, read_question
 from knapcache.keys.canonical import Keyer
 from knapcache.keys.parse import ParsedBody, normalized_copy
@@ -36,6 +35,7 @@ from knapcache.lab.traces.json_lines import objects
 from knapcache.lab.traces.read import file_progress, files
 from knapcache.lab.traces.source import TraceSource
 from knapcache.model import Endpoint
+from knapcache.wire.answer_text import READERS
 from knapcache.wire.registry import endpoint_of
 
 STDIN = Path("-")

@@ -1,4 +1,4 @@
-"""The text of a stored answer, which is what the judge compares.
+"""The text of a stored answer, which is what judges of two answers compare.
 
 Only plain text can be compared. An answer with a tool call, a refusal, audio, an image or several choices has no text
 here. Reasoning is not part of the answer.

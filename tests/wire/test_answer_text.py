@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from knapcache import Endpoint
-from knapcache.features.semantic.answer_text import answer_text
 from knapcache.testing.provider_answers import PLAIN, STREAM
 from knapcache.wire import FORMATS, StreamCollector
+from knapcache.wire.answer_text import answer_text
 from knapcache.wire.base import CompleteAnswer, compacted
 
 REQUESTS: dict[Endpoint, dict[str, Any]] = {
