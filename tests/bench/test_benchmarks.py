@@ -32,6 +32,7 @@ SHORT_RUNS = [
     "semantic --parts vetoes",
     "semantic_judge --each 1",
     "streams --quick",
+    "swap --quick --parts certificate,alarm,pairs",
 ]
 LONG_RUNS = [
     "cluster --scale 0.02",

@@ -68,7 +68,7 @@ def test_the_rest_of_the_proxy_works(names: list[str], tmp_path: Path) -> None:
 def run_tests(package: Path, paths: list[str], ignored: list[str]) -> None:
     """Run tests with another package. Those of the dashboard do not work: their server has all features."""
     variables = {"PYTHONPATH": f"{package}{os.pathsep}{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadfile", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "--workers", "2", "-p", "no:cacheprovider"]
     command += ["-m", "not long and not features", *(f"--ignore-glob={path}" for path in ignored), *paths]
     subprocess.run(command, check=True, cwd=ROOT, env={**os.environ, **variables})
 

@@ -27,6 +27,7 @@ FEATURES = (
     "knapcache.features.limits.spec",
     "knapcache.features.content_log.spec",
     "knapcache.features.prefix.spec",
+    "knapcache.features.swap.spec",
     "knapcache.features.semantic.spec",
     "knapcache.features.webhooks.spec",
     "knapcache.features.explain.spec",

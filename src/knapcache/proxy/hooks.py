@@ -3,6 +3,7 @@
 `Feature.begin` returns the hooks of a request, or None. The request calls them in the order of the list of features.
 A request that the fast path answers meets none. Each method may be left out.
 
+    substitute      before the cache is asked: another model that answers instead of the asked one
     find            after an exact miss: an answer to a similar request
     before_call     before each call of the upstream; may refuse it
     editor          changes the body for one upstream
@@ -87,6 +88,16 @@ class PaidCall(NamedTuple):
     """If the cost is not known: the cost of what has arrived, as far as its usage is known."""
 
 
+class Substitute(NamedTuple):
+    """Another model that answers a request. Its answers are entries of their own.
+
+    The upstreams of the request are its fallbacks. So the feature has checked that they fit together (check_members).
+    """
+
+    model: str
+    upstream: Upstream
+
+
 class BodyEditor(Protocol):
     """Changes the body of one request for one upstream."""
 
@@ -107,10 +118,16 @@ class CallHooks:
     __slots__ = ()
     name = ""
     """The feature's."""
+    substitutes = False
+    """Whether `substitute` may return a model."""
     finds = False
     """Whether `find` may return an answer."""
     edits = False
     """Whether `editor` may return one."""
+
+    async def substitute(self) -> Substitute | None:
+        """Return the model that answers instead of the asked one, or None. Called once, before `find`."""
+        return None
 
     async def find(self, request: KeyedRequest) -> tuple[Entry, SimilarMatch] | None:  # noqa: ARG002
         """Return the entry that may answer the request, or None. Called after an exact miss; it raises nothing."""

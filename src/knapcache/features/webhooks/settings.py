@@ -20,6 +20,7 @@ WEBHOOK_EVENTS = (
     "store_fallback",
     "hit_rate_fallen",
     "semantic_shadow",
+    "swap_stopped",
 )
 
 

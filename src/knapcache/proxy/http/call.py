@@ -35,6 +35,8 @@ from knapcache.threads import DeadlinePool
 
 FAILED = (429, *range(500, 600))
 """Statuses of an upstream that has failed a request."""
+ANSWERED_BY = "answered by"
+"""In the context of requests that another model answers than the asked one."""
 MAX_FETCHES = 3
 """How often a request is fetched: a shared call may be refused because of another caller, or fail."""
 
@@ -43,7 +45,8 @@ class Call:
     """One request while it is served."""
 
     __slots__ = (
-        "_head", "_in_background", "_record", "_request", "_route", "_writer", "exchange", "group", "upstream",
+        "_head", "_in_background", "_record", "_request", "_route", "_writer", "exchange", "group", "substituted",
+        "upstream",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +68,8 @@ class Call:
         self._record = CallRecord(request, head, exchange, upstream.name, model, events, meter, name)
         self._writer: ResponseWriter | None = None
         self.group = group or group_of_one(upstream)
+        self.substituted = False
+        """Another model answers than the asked one."""
         self._in_background = False
         """The call goes on after the request has ended."""
 
@@ -103,6 +108,21 @@ class Call:
                 if each.finds:
                     exchange = exchange._replace(finder=self)
         return exchange._replace(marker=self._new_sender(workers)) if edits else exchange
+
+    async def substitute(self, exchange: Exchange, workers: DeadlinePool) -> Exchange:
+        """Return the exchange to fetch if a feature may let another model answer."""
+        for each in self._record.hooks:
+            if each.substitutes and (found := await each.substitute()) is not None:
+                self.group, self.substituted = self.group.after(found.upstream, found.model), True
+                context = {**exchange.context, ANSWERED_BY: found.model}
+                # No finder: the answer must not be found for a similar request that may not be substituted.
+                return exchange._replace(context=context, finder=None, marker=self._new_sender(workers))
+        return exchange
+
+    @property
+    def may_substitute(self) -> bool:
+        """Whether a feature may let another model answer."""
+        return any(each.substitutes for each in self._record.hooks)
 
     async def find(self, request: KeyedRequest) -> tuple[Entry, SimilarMatch] | None:
         """Return the entry that may answer the request, or None. The finder of the exchange."""

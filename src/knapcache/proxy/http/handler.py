@@ -93,11 +93,14 @@ class Handler:
             call = await self._workers.call(partial(self._call, request, head, endpoint, raw))
         try:
             exchange = call.begin(self._features, self._workers)
+            if call.may_substitute:
+                exchange = await call.substitute(exchange, self._workers)
             fetched = await call.fetch(partial(self._fetch, exchange, call.upstream.name, call.send))
             if fetched is None:
                 await call.forward()
                 return
-            if fast_path is not None and len(fetched.answers) == 1 and fetched.answers[0].outcome == "hit":
+            hit = len(fetched.answers) == 1 and fetched.answers[0].outcome == "hit"
+            if fast_path is not None and hit and not call.substituted:
                 fast_path.remember(
                     call.exchange, call.upstream, call.model, fetched.answers[0], head.known_as, call.route_name
                 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -14,13 +13,12 @@ from knapcache.model import Endpoint
 from knapcache.proxy.settings.composition import with_features
 from knapcache.proxy.settings.endpoints import UpstreamSettings, has_own_credential
 from knapcache.proxy.settings.tables import Table
-from knapcache.proxy.settings.value_types import HEADER, Label, NameList, PositiveSeconds, name_list
+from knapcache.proxy.settings.value_types import HEADER, Label, ModelName, NameList, PositiveSeconds, name_list
 from knapcache.tags import checked_tags
 
 ROUTED_ENDPOINTS = tuple(endpoint.value for endpoint in Endpoint)
 PORTS = {"http": 80, "https": 443}
 Scalar = str | int | float | bool
-MODEL_NAME = re.compile(r"[!-~]{1,256}")
 MAX_PATH = 200
 """Characters of the path of a JSON field."""
 
@@ -51,20 +49,11 @@ def member_tables(value: Any) -> Any:
     return [{"name": each} if isinstance(each, str) else each for each in values]
 
 
-def model_name(name: str) -> str:
-    """Check the name of a model, which is sent in a response header."""
-    if not MODEL_NAME.fullmatch(name):
-        raise InvalidInput("must have 1 to 256 printable ASCII characters")
-    return name
-
-
 class RouteUpstreamSettings(Table):
     """An upstream of a route."""
 
     name: str = Field(description="name of the upstream")
-    model: Annotated[str, AfterValidator(model_name)] | None = Field(
-        None, description="model to ask for in place of the caller's; none: the caller's"
-    )
+    model: ModelName | None = Field(None, description="model to ask for in place of the caller's; none: the caller's")
     weight: float = Field(1.0, gt=0.0, le=1000.0, description="share of the requests, for balance")
 
 

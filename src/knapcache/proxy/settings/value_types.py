@@ -29,6 +29,7 @@ TIMES = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([smhd]?)")
 LABEL = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+MODEL_NAME = re.compile(r"[!-~]{1,256}")
 REQUEST_PATTERN = re.compile(r"(?:[A-Z]+|\*) /v1/[!-~]*")
 SHADOW = re.compile(r"(?P<policy>[a-z0-9-]+)(?:@[1-9][0-9]*x)?")
 SECRET = re.compile(r"[0-9A-Fa-f]{64}")
@@ -91,6 +92,13 @@ def positive(value: float) -> float:
     if not value:
         raise InvalidInput("must be more than 0 seconds")
     return value
+
+
+def model_name(name: str) -> str:
+    """Check the name of a model, which is sent in a response header."""
+    if not MODEL_NAME.fullmatch(name):
+        raise InvalidInput("must have 1 to 256 printable ASCII characters")
+    return name
 
 
 def label(value: str) -> str:
@@ -316,6 +324,7 @@ AbsolutePath = Annotated[Path, AfterValidator(absolute_path)]
 ExistingFile = Annotated[Path, AfterValidator(absolute_path), AfterValidator(existing_file)]
 TlsKey = Annotated[ExistingFile | None, AfterValidator(tls_key)]
 Label = Annotated[str, AfterValidator(label)]
+ModelName = Annotated[str, AfterValidator(model_name)]
 Url = Annotated[str, AfterValidator(http_url)]
 PolicyName = Annotated[str, AfterValidator(online_policy)]
 ShadowList = Annotated[tuple[str, ...], BeforeValidator(name_list), AfterValidator(online_shadows)]

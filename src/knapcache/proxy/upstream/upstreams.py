@@ -27,7 +27,8 @@ from knapcache.errors import InvalidInput
 from knapcache.keys.scan import MAX_MODEL_LENGTH, find_model
 from knapcache.model import Endpoint
 from knapcache.proxy.settings import Settings
-from knapcache.proxy.settings.routes import MODEL_NAME, check_members
+from knapcache.proxy.settings.routes import check_members
+from knapcache.proxy.settings.value_types import MODEL_NAME
 from knapcache.proxy.upstream.embedded_model import EmbeddedModel
 from knapcache.proxy.upstream.upstream import MAX_KNOWN_MODELS, Upstream
 
@@ -164,6 +165,15 @@ class UpstreamGroup:
             fallback_cache=fallback_cache,
             endpoints=endpoints,
         )
+
+    def after(self, upstream: Upstream, model: str) -> UpstreamGroup:
+        """Return a group that asks an upstream for this model, and then the members of this group.
+
+        The upstream may be one of them. The caller has checked that they fit together.
+        """
+        group = UpstreamGroup([GroupMember(upstream, model=model)])
+        group.members += self.members
+        return group
 
     def choose(self, tried: Collection[GroupMember] = ()) -> GroupMember | None:
         """Return the member to send a request to; None if all were tried."""

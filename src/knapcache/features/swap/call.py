@@ -1,0 +1,97 @@
+"""Swap's part of one request: which model answers it, its headers, its label and its event."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from knapcache.cache import Answer
+from knapcache.exchange.exchange import Exchange
+from knapcache.features.swap.event import SwapEvent
+from knapcache.features.swap.labelling import Labeller
+from knapcache.features.swap.request import REFUSAL_HEADER, SwapRequest, read_request
+from knapcache.features.swap.tier import SwapDecision, SwapRoute, SwapTier
+from knapcache.keys.parse import SHORT
+from knapcache.price.meter import Bill
+from knapcache.proxy.features import ProxyContext
+from knapcache.proxy.hooks import BodyEditor, CallContext, CallHooks, Substitute
+from knapcache.proxy.upstream import Pairs
+
+
+class SwapCall(CallHooks):
+    """Swap's part of one request."""
+
+    name = "swap"
+    substitutes = True
+
+    def __init__(
+        self, context: ProxyContext, tier: SwapTier, labeller: Labeller, route: SwapRoute, call: CallContext
+    ) -> None:
+        assert call.exchange is not None
+        self._context, self._tier, self._labeller, self._route = context, tier, labeller, route
+        self._call, self._exchange = call, call.exchange
+        self._decision = SwapDecision("asked")
+        self._called = False
+        """The upstream was called, so the request is not a hit."""
+        self._usd_saved = 0.0
+
+    async def substitute(self) -> Substitute | None:
+        """Return the cheaper model if it answers this request."""
+        exchange, call = self._exchange, self._call
+        if call.headers.get(REFUSAL_HEADER, "").strip().lower() == "off":
+            self._decision = SwapDecision("refused")
+            return None
+        if not self._route.accepts(call.upstream):
+            self._decision = SwapDecision("excluded", reason="key of the caller")
+            return None
+        read = partial(read_request, exchange.endpoint, exchange.body)
+        request = read() if len(exchange.raw) <= SHORT else await self._context.body_pool.call(read)
+        if not isinstance(request, SwapRequest):
+            self._decision = SwapDecision("excluded", reason=request)
+            return None
+        decision = self._tier.decide(self._route, call.tenant, exchange.endpoint, call.model, request)
+        if decision.kind == "swap" and await self._is_stored(exchange):
+            decision = SwapDecision("asked", decision.frame, "stored")
+        self._decision = decision
+        if decision.kind != "swap":
+            return None
+        self._tier.keep_conversation(request.conversation)
+        return Substitute(self._route.model, self._route.upstream)
+
+    async def _is_stored(self, exchange: Exchange) -> bool:
+        """Return whether there is an answer of the asked model."""
+        cache = self._context.cache
+
+        def look() -> bool:
+            keyed = cache.keyed_request(exchange.endpoint, exchange.body, **exchange.key_args)
+            return keyed is not None and cache.similar.entry(keyed.key.digest) is not None
+
+        return await self._context.body_pool.call(look)
+
+    async def before_call(self, size: int) -> None:  # noqa: ARG002
+        self._called = True
+
+    async def answered(self, answer: Answer | None) -> None:
+        decision = self._decision
+        frame = self._tier.frames.get(decision.frame)
+        if answer is None or answer.outcome != "miss" or not answer.size or frame is None:
+            return
+        bill = answer.bill
+        if decision.kind == "swap" and "fallback" not in answer.meta:  # the cheaper model has not failed
+            self._usd_saved = (bill.usd or 0.0) * (frame.price_ratio - 1.0)
+            frame.count(bill.cost * frame.price_ratio)
+            return
+        frame.count(bill.cost)
+        if decision.kind in ("label", "audit"):
+            source = decision.kind
+            self._labeller.begin(self._route, decision.frame, self._exchange, self._call.tenant, answer, source)
+
+    def response_headers(self) -> Pairs:
+        if self._decision.kind != "swap":
+            return []
+        headers = [("x-knapcache-loss-bound", f"{self._route.settings.swap_loss:g}")]
+        # An answer that was fetched names its model already.
+        return headers if self._called else [*headers, ("x-knapcache-model", self._route.model)]
+
+    def event_part(self, *, sent: bool, bill: Bill | None, editor: BodyEditor | None) -> SwapEvent:  # noqa: ARG002
+        kind, frame, reason = self._decision
+        return SwapEvent(kind, frame[:16], self._route.model, reason, self._usd_saved)

@@ -1,0 +1,156 @@
+"""Labels: the cheaper model answers a request in the background, and the judge compares it with the asked model.
+
+Bounds: at most MAX_PENDING labels are made at a time in a process, MAX_TENANT of one tenant. A request that does not
+fit gets none. That does not bias the labels, because it does not depend on the answers. A label that was begun is
+always stored: if the cheaper model fails or is too slow, that is a loss, because a caller would have waited for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections import Counter
+from typing import Any, NamedTuple
+
+from knapcache.cache import Answer
+from knapcache.errors import Incomplete, UpstreamFailed
+from knapcache.exchange.exchange import Exchange
+from knapcache.features.swap.event import LabelNote
+from knapcache.features.swap.judge import LOSS, MAX_SENT, TIE, Rung, are_equal, judge_data, read_verdict
+from knapcache.features.swap.log import SwapLabel
+from knapcache.features.swap.tier import SwapRoute, SwapTier
+from knapcache.proxy.features import ProxyContext
+from knapcache.proxy.upstream.own_calls import OwnAnswer, WordModel, call
+from knapcache.wire.answer_text import answer_text
+from knapcache.wire.base import to_json
+
+log = logging.getLogger("knapcache.serve")
+
+MAX_PENDING, MAX_TENANT = 64, 32
+TIMEOUT = 120.0
+"""Seconds for the answer of the cheaper model, and for each verdict."""
+NOT_COPIED = frozenset(("cache", "stream", "stream_options"))
+"""Fields of a request that the second call does not need."""
+
+
+class Verdict(NamedTuple):
+    """A label, and what it cost beside the answer of the cheaper model."""
+
+    z: float
+    rung: Rung
+    cost: float = 0.0
+    usd: float = 0.0
+
+
+class Labeller:
+    """Makes labels in the background. All methods run on the event loop's thread."""
+
+    def __init__(self, context: ProxyContext, tier: SwapTier) -> None:
+        self._context, self._tier = context, tier
+        self._pending: Counter[str] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failed: set[str] = set()
+        """Models whose failure was logged."""
+
+    def begin(self, route: SwapRoute, frame: str, exchange: Exchange, tenant: str, answer: Answer, source: str) -> None:
+        """Compare the answer of the asked model with one of the cheaper model, without waiting for it."""
+        if self._pending[tenant] >= MAX_TENANT or self._pending.total() >= MAX_PENDING:
+            return
+        self._pending[tenant] += 1
+        task = asyncio.create_task(self._label(route, frame, exchange, tenant, answer, source))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: self._pending.subtract([tenant]))
+
+    async def _label(
+        self, route: SwapRoute, frame: str, exchange: Exchange, tenant: str, answer: Answer, source: str
+    ) -> None:
+        cheaper = await self._answer(route, exchange, tenant)
+        bill = None if cheaper is None else cheaper.bill
+        cost, usd = (0.0, 0.0) if bill is None else (bill.cost, bill.usd or 0.0)
+        verdict = await self._compare(route.judge, exchange, answer, cheaper, tenant)
+        live = self._tier.frames.get(frame)
+        if live is None:
+            return
+        unlogged, live.unlogged = live.unlogged, 0.0
+        record = SwapLabel(
+            id=os.urandom(8).hex(),
+            frame=frame,
+            tenant=tenant,
+            route=route.settings.name,
+            model=live.model,
+            swap_model=route.model,
+            judge=route.settings.swap_judge or "",
+            z=verdict.z,
+            cost=cost + verdict.cost,
+            asked_cost=unlogged,
+            asked_answer=0.0 if bill is None else answer.bill.cost,
+            cheaper_answer=cost,
+            rung=verdict.rung,
+            source=source,
+            time=time.time(),
+        )
+        await self._tier.append(record)
+        note = LabelNote(frame[:16], verdict.z, verdict.rung, usd + verdict.usd)
+        self._context.events.append_note("swap", note)
+
+    async def _answer(self, route: SwapRoute, exchange: Exchange, tenant: str) -> OwnAnswer | None:
+        """Return the answer of the cheaper model; None if it has none."""
+        body: dict[str, Any] = {name: value for name, value in exchange.body.items() if name not in NOT_COPIED}
+        body["model"] = route.model
+        try:
+            async with asyncio.timeout(TIMEOUT):
+                found = await call(route.upstream, exchange.endpoint, route.model, to_json(body), self._context.meter)
+        except (UpstreamFailed, Incomplete, TimeoutError) as error:
+            self._log_failure(route.model, str(error) or f"no answer within {TIMEOUT:g} seconds")
+            return None
+        if isinstance(found, int):
+            self._log_failure(route.model, f"status {found}")
+            return None
+        self._failed.discard(route.model)
+        self._context.count_payment(found.endpoint, found.model, tenant, found.bill)
+        return found
+
+    async def _compare(
+        self, judge: WordModel | None, exchange: Exchange, answer: Answer, cheaper: OwnAnswer | None, tenant: str
+    ) -> Verdict:
+        text = answer_text(exchange.endpoint, answer.payload, answer.meta["form"])
+        other = None if cheaper is None else cheaper.text
+        if text is None or other is None:
+            return Verdict(LOSS, "text")
+        if are_equal(text, other):
+            return Verdict(TIE, "equal")
+        if judge is None:
+            return Verdict(LOSS, "differ")
+        question = to_json({name: value for name, value in exchange.body.items() if name not in NOT_COPIED}).decode()
+        if max(len(question), len(text), len(other)) > MAX_SENT:
+            return Verdict(LOSS, "text")
+        labels, cost, usd = [], 0.0, 0.0
+        for asked_first in (True, False):
+            pair = (text, other) if asked_first else (other, text)
+            try:
+                async with asyncio.timeout(TIMEOUT):
+                    found = await judge.ask(judge_data(question, *pair))
+            except (UpstreamFailed, Incomplete, TimeoutError) as error:
+                self._log_failure(judge.model, str(error) or f"no answer within {TIMEOUT:g} seconds")
+                labels.append(LOSS)
+                continue
+            self._failed.discard(judge.model)
+            self._context.count_payment(found.endpoint, found.model, tenant, found.bill)
+            cost, usd = cost + found.bill.cost, usd + (found.bill.usd or 0.0)
+            labels.append(read_verdict(found.text, asked_first=asked_first))
+        return Verdict(sum(labels) / len(labels), "model", cost, usd)
+
+    def _log_failure(self, model: str, reason: str) -> None:
+        """Log a failure, once until the model has answered again."""
+        if model not in self._failed:
+            self._failed.add(model)
+            log.warning("The model %s failed for a label, which counts as a loss: %s", model, reason)
+
+    async def close(self) -> None:
+        """End all labels that are being made."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

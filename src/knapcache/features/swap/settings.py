@@ -1,0 +1,42 @@
+"""Settings of swap, of routes."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from knapcache.errors import InvalidInput
+from knapcache.proxy.settings.parts import RoutePart
+from knapcache.proxy.settings.value_types import ModelName
+
+SwapMode = Literal["off", "shadow", "on"]
+
+
+class SwapRouteSettings(RoutePart):
+    """Settings of a route."""
+
+    swap: SwapMode = Field(
+        "off",
+        description="a cheaper model; shadow: swap nothing, only learn what it would lose; on: let it answer where its "
+        "loss is certified",
+    )
+    swap_model: ModelName | None = Field(
+        None, description="the cheaper model; one of the upstreams serves it, with a key of its own"
+    )
+    swap_loss: float = Field(
+        0.02, gt=0.0, lt=1.0, description="allowed mean loss of the cheaper model: its losses minus its wins, of 1"
+    )
+    swap_judge: ModelName | None = Field(
+        None,
+        description="model that compares two answers; none: an answer that differs in text, JSON or number is a loss",
+    )
+    swap_budget: float = Field(
+        0.03, ge=0.0, le=1.0, description="most that labels may cost, as a share of what the asked model costs"
+    )
+
+    @model_validator(mode="after")
+    def _has_model(self) -> Self:
+        if self.swap != "off" and self.swap_model is None:
+            raise InvalidInput(f'swap is "{self.swap}", so swap_model must name the cheaper model')
+        return self

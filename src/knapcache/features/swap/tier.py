@@ -1,0 +1,256 @@
+"""The frames of one process: which model answers a request, as the log of labels says.
+
+State is used on the event loop's thread only. The log is read and written in a thread of its own. A label counts when
+it was read back from the log, so that all processes count all labels in one order.
+
+    Invariant: at most MAX_FRAMES frames. A request of one more is answered by the asked model and gets no label: a
+    caller that changes the system prompt with each request would otherwise fill the memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from knapcache.errors import InvalidInput, StoreError
+from knapcache.features.swap.event import SwapKind
+from knapcache.features.swap.frame import Frame
+from knapcache.features.swap.judge import INSTRUCTIONS
+from knapcache.features.swap.log import LabelPosition, Labels, SwapLabel
+from knapcache.features.swap.request import SwapRequest
+from knapcache.features.swap.settings import SwapRouteSettings
+from knapcache.model import Endpoint
+from knapcache.price.meter import Meter
+from knapcache.proxy.features import ProxyContext
+from knapcache.proxy.settings import Settings
+from knapcache.proxy.upstream.own_calls import WordModel
+from knapcache.proxy.upstream.upstream import Upstream
+from knapcache.proxy.upstream.upstreams import Upstreams
+from knapcache.threads import DeadlinePool
+
+log = logging.getLogger("knapcache.serve")
+
+MAX_FRAMES = 1000
+MAX_CONVERSATIONS = 10_000
+READ_SECONDS = 1.0
+"""How soon a label of another process counts."""
+
+
+class SwapRoute:
+    """A route with swap, and what serves its cheaper model."""
+
+    def __init__(self, settings: SwapRouteSettings, upstreams: Upstreams, meter: Meter) -> None:
+        """Raises InvalidInput if no upstream may serve one of its models."""
+        assert settings.swap_model is not None
+        self.settings, self.model = settings, settings.swap_model
+        self.upstream = own_upstream(upstreams, self.model, f"route {settings.name}: swap_model")
+        self.judge: WordModel | None = None
+        if settings.swap_judge is not None:
+            judge = own_upstream(upstreams, settings.swap_judge, f"route {settings.name}: swap_judge")
+            self.judge = WordModel(judge, settings.swap_judge, INSTRUCTIONS, meter)
+
+    def accepts(self, asked: Upstream) -> bool:
+        """Return whether requests to this upstream may be swapped.
+
+        The proxy's key must not pay for a caller whose own key nobody has verified. And a body has the form of one kind
+        of provider.
+        """
+        return has_key(asked) and asked.settings.kind == self.upstream.settings.kind
+
+
+def own_upstream(upstreams: Upstreams, model: str, what: str) -> Upstream:
+    """Return the upstream that serves a model with credentials of the settings, or raise InvalidInput."""
+    found = upstreams.for_model(model)
+    if found is None:
+        raise InvalidInput(f"{what} is {model!r}, and no upstream serves that model")
+    if not has_key(found):
+        raise InvalidInput(f"{what} is {model!r}, and upstream {found.name} has no key of its own (key_env)")
+    return found
+
+
+def has_key(upstream: Upstream) -> bool:
+    """Return whether an upstream needs no key of a caller."""
+    return upstream.own_credential or upstream.settings.local
+
+
+class LiveFrame:
+    """A frame, and what a process knows about it beside its labels."""
+
+    def __init__(self, tenant: str, route: SwapRouteSettings, model: str) -> None:
+        self.tenant, self.route, self.model = tenant, route.name, model
+        self.decision = Frame(route.swap_loss, route.swap_budget)
+        self.unlogged = 0.0
+        """Cost of the asked model that this process has counted since its last label."""
+        self._asked = self._cheaper = 0.0
+        """Costs of both models for the requests with labels."""
+        self.rungs: dict[str, int] = {}
+
+    def count(self, cost: float) -> None:
+        """Count what the asked model has cost for a request, or would have."""
+        self.decision.count(cost)
+        self.unlogged += cost
+
+    def add(self, record: SwapLabel, *, own: bool) -> None:
+        """Add a label. own: of this process, which has counted its `asked_cost` before."""
+        if not own:
+            self.decision.count(record.asked_cost)
+        self._asked += record.asked_answer
+        self._cheaper += record.cheaper_answer
+        self.rungs[record.rung] = self.rungs.get(record.rung, 0) + 1
+        self.decision.add_label(record.z, record.cost)
+
+    @property
+    def price_ratio(self) -> float:
+        """What the asked model costs, in costs of the cheaper one: the mean of the labels."""
+        return self._asked / self._cheaper if self._cheaper > 0.0 else 1.0
+
+
+class SwapDecision(NamedTuple):
+    """What is done with a request."""
+
+    kind: SwapKind
+    frame: str = ""
+    reason: str = ""
+
+
+class SwapTier:
+    """All frames."""
+
+    def __init__(self, context: ProxyContext, open_labels: Callable[[], Labels]) -> None:
+        self._context, self._open_labels = context, open_labels
+        self.routes: dict[str, SwapRoute] = {}
+        self.configure(context.settings)
+        self.frames: dict[str, LiveFrame] = {}
+        self._labels: Labels | None = None
+        self._pool = DeadlinePool("knapcache-swap", threads=1)
+        self._position = LabelPosition()
+        self._own: set[str] = set()
+        """Ids of labels that this process has appended and not read back."""
+        self._conversations: dict[bytes, None] = {}
+        """Conversations whose first turn the cheaper model has answered, the oldest first."""
+        self._reading = asyncio.Lock()
+        self.notifies = False
+        """Whether this process reports certificates that end: one of all processes does."""
+        self.failure = "it has not read its labels yet"
+        """Why nothing is swapped; empty: it may be."""
+
+    def configure(self, settings: Settings) -> None:
+        """Apply settings."""
+        upstreams, meter = self._context.upstreams, self._context.meter
+        self.routes = {
+            route.name: SwapRoute(route, upstreams, meter)
+            for route in settings.route
+            if isinstance(route, SwapRouteSettings) and route.swap != "off"
+        }
+
+    async def run(self) -> None:
+        """Read labels again and again."""
+        while True:
+            await self.read()
+            await asyncio.sleep(READ_SECONDS)
+
+    async def read(self) -> None:
+        """Read the labels that were appended since the last time."""
+        async with self._reading:
+            try:
+                while True:
+                    found, position = await self._pool.call(self._read)
+                    if position.epoch != self._position.epoch:
+                        self.frames.clear()
+                    self._position = position
+                    for record in found:
+                        self._apply(record)
+                    if not found:
+                        break
+                self.failure = ""
+            except StoreError as error:
+                if self.failure != str(error):
+                    log.warning("Nothing is swapped and no label is stored: %s", error)
+                self.failure = str(error)
+
+    def _read(self) -> tuple[list[SwapLabel], LabelPosition]:
+        if self._labels is None:
+            self._labels = self._open_labels()
+        return self._labels.read(self._position)
+
+    def _apply(self, record: SwapLabel) -> None:
+        own = record.id in self._own
+        self._own.discard(record.id)
+        route = self.routes.get(record.route)
+        if route is None or (record.swap_model, record.judge) != (route.model, route.settings.swap_judge or ""):
+            return  # of earlier settings
+        frame = self._frame(record.frame, record.tenant, route, record.model)
+        if frame is None:
+            return
+        before = frame.decision.certificate.state
+        frame.add(record, own=own)
+        after = frame.decision.certificate.state
+        if before != after:
+            log.info("Swap: frame %s of route %s is %s now", record.frame[:16], record.route, after)
+            if before == "certified" and self.notifies and not self.failure:  # not while old labels are read
+                self._context.notify("swap_stopped", tenant=record.tenant, route=record.route)
+
+    async def append(self, record: SwapLabel) -> None:
+        """Append a label, and wait until it counts here."""
+        self._own.add(record.id)
+        try:
+            await self._pool.call(partial(self._append, record))
+        except StoreError as error:
+            self._own.discard(record.id)
+            log.warning("A label was lost: %s", error)
+        await self.read()
+
+    def _append(self, record: SwapLabel) -> None:
+        if self._labels is None:
+            self._labels = self._open_labels()
+        self._labels.append(record)
+
+    def decide(
+        self, route: SwapRoute, tenant: str, endpoint: Endpoint, model: str, request: SwapRequest
+    ) -> SwapDecision:
+        """Return what to do with a request."""
+        name = frame_name(route, tenant, endpoint, model, request.frame)
+        if self.failure:
+            return SwapDecision("asked", name, self.failure)
+        frame = self._frame(name, tenant, route, model)
+        if frame is None:
+            return SwapDecision("asked", reason="too many frames")
+        if not request.first_turn:
+            swapped = request.conversation in self._conversations
+            certified = frame.decision.certificate.state == "certified" and route.settings.swap == "on"
+            return SwapDecision("swap", name) if swapped and certified else SwapDecision("asked", name, "conversation")
+        choice = frame.decision.choose(random.random())
+        if choice == "swap" and route.settings.swap != "on":
+            return SwapDecision("asked", name, "shadow")
+        return SwapDecision(choice, name)
+
+    def keep_conversation(self, conversation: bytes) -> None:
+        """Remember that the cheaper model answers a conversation."""
+        self._conversations.pop(conversation, None)
+        self._conversations[conversation] = None
+        if len(self._conversations) > MAX_CONVERSATIONS:
+            del self._conversations[next(iter(self._conversations))]
+
+    def _frame(self, name: str, tenant: str, route: SwapRoute, model: str) -> LiveFrame | None:
+        frame = self.frames.get(name)
+        if frame is None and len(self.frames) < MAX_FRAMES:
+            frame = self.frames[name] = LiveFrame(tenant, route.settings, model)
+        return frame
+
+    async def close(self) -> None:
+        """Release the log."""
+        if self._labels is not None:
+            await self._pool.call(self._labels.close)
+        self._pool.close()
+
+
+def frame_name(route: SwapRoute, tenant: str, endpoint: Endpoint, model: str, frame: bytes) -> str:
+    """Return the digest of a frame: no label of another tenant, route, model or judge counts for it."""
+    judge = route.settings.swap_judge or ""
+    parts = (tenant, route.settings.name, endpoint.value, model, route.model, route.upstream.settings.url, judge)
+    return hashlib.sha256(repr(parts).encode() + frame).hexdigest()

@@ -1,0 +1,182 @@
+"""A proxy that swaps models, with real clients: learning, certificates, audits, and what is never swapped."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from knapcache.errors import InvalidInput
+from knapcache.features.swap import frame
+from tests.features.swap.two_models import ASKED, CHEAPER, JUDGE, SwapClient, TwoModels, new_question, swapping
+from tests.support.timing import wait_until
+
+
+@pytest.fixture(scope="module")
+def certified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwapClient]:
+    """A proxy whose cheaper model is certified. Tests do not change that."""
+    with swapping(tmp_path_factory.mktemp("certified")) as client:
+        client.learn()
+        yield client
+
+
+def swapped_question(client: SwapClient) -> str:
+    """Ask new questions until the cheaper model has answered one, and return it."""
+    for _ in range(100):
+        question = new_question()
+        if client.ask(question).swapped:
+            return question
+    raise AssertionError("the cheaper model answers nothing")
+
+
+def test_a_good_model_is_certified_and_answers(tmp_path: Path) -> None:
+    with swapping(tmp_path) as client:
+        assert not client.ask().swapped
+        client.learn()
+        status = client.frames()[0]
+        assert status["labels"] >= 10
+        assert status["mean_loss"] == 0.0
+        assert status["evidence"] >= status["needed"]
+        replies = [client.ask() for _ in range(60)]
+        swapped = [reply for reply in replies if reply.swapped]
+        assert len(swapped) >= 40  # 3 % are audits
+        assert {reply.headers["x-knapcache-loss-bound"] for reply in swapped} == {"0.2"}
+        wait_until(lambda: client.frames()[0]["swapped"] >= len(swapped))
+        metrics = client.running.metrics()
+        assert 'knapcache_swap_requests_total{kind="swap"}' in metrics
+        assert 'knapcache_swap_frames{state="certified"} 1.0' in metrics
+
+
+def test_a_bad_model_never_answers(tmp_path: Path) -> None:
+    with swapping(tmp_path) as client:
+        client.upstream.wrong_every = 2
+        client.learn("hopeless")
+        before = len(client.upstream.answered)
+        assert not any(client.ask().swapped for _ in range(20))
+        client.settle_labels()
+        models = Counter(model for model, _ in client.upstream.answered[before:])
+        assert models == {ASKED: 20}, "no label is paid for any more"
+
+
+def test_a_model_that_becomes_bad_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frame, "AUDIT", 0.3)
+    with swapping(tmp_path) as client:
+        client.learn()
+        client.upstream.wrong_every = 1
+        audited = 0
+        while client.state() == "certified":
+            audited += not client.ask().swapped
+            client.settle_labels()
+        assert audited <= 20
+        assert not client.ask().swapped
+
+
+def test_a_swapped_answer_is_an_entry_of_its_own(certified: SwapClient) -> None:
+    question = swapped_question(certified)
+    replies = [certified.ask(question) for _ in range(20)]
+    again = next(reply for reply in replies if reply.swapped)  # 3 % are audits
+    assert again.headers["x-knapcache"] == "hit"
+    question = swapped_question(certified)
+    refused = certified.ask(question, headers={"x-knapcache-swap": "off"})
+    assert not refused.swapped
+    assert refused.headers["x-knapcache"] == "miss"
+    assert "x-knapcache-loss-bound" not in refused.headers
+    for _ in range(5):
+        asked_first = certified.ask(question)
+        assert asked_first.headers["x-knapcache"] == "hit"
+        assert not asked_first.swapped, "the answer of the asked model comes first"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]},
+        {"n": 2},
+        {"logprobs": True},
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,x"}}]}]},
+        {"model": "gpt-4.1"},
+        {
+            "messages": [
+                {"role": "user", "content": "What is number 1"},
+                {"role": "assistant", "content": "right 1"},
+                {"role": "user", "content": "And number 2"},
+            ]
+        },
+    ],
+    ids=["tools", "n", "logprobs", "image", "other model", "conversation"],
+)
+def test_requests_that_are_never_swapped(fields: dict[str, Any], certified: SwapClient) -> None:
+    upstream, model = certified.upstream, fields.get("model", ASKED)
+    upstream.calls.clear()
+    for number in range(10):
+        certified.ask(f"What is number {number}", **fields | {"user": f"{model} {number}"})
+    certified.settle_labels()
+    assert {call.body["model"] for call in upstream.calls} == {model}
+
+
+def test_a_conversation_stays_with_the_model_of_its_first_turn(certified: SwapClient) -> None:
+    question = swapped_question(certified)
+    turns = [{"role": "user", "content": question}, {"role": "assistant", "content": "right"}]
+    assert certified.ask(messages=[*turns, {"role": "user", "content": new_question()}]).swapped
+
+
+def test_streams_are_swapped(certified: SwapClient) -> None:
+    replies = [certified.ask(stream=True) for _ in range(30)]
+    assert sum(reply.swapped for reply in replies) >= 20
+    assert all(reply.text.startswith("right") for reply in replies)
+
+
+def test_the_shadow_swaps_nothing(tmp_path: Path) -> None:
+    with swapping(tmp_path, route_fields={"swap": "shadow"}) as client:
+        client.learn()
+        assert not any(client.ask().swapped for _ in range(20))
+
+
+def test_labels_outlive_a_restart_and_count_for_no_other_frame_or_judge(tmp_path: Path) -> None:
+    with TwoModels() as upstream:
+        with swapping(tmp_path, upstream) as client:
+            client.learn()
+        with swapping(tmp_path, upstream) as client:
+            wait_until(lambda: client.state() == "certified")
+            assert any(client.ask().swapped for _ in range(20))
+            assert not any(client.ask(system="You are a poet.").swapped for _ in range(5))
+        with swapping(tmp_path, upstream, route_fields={"swap_judge": JUDGE}) as client:
+            wait_until(lambda: not client.running.admin("/swap")["problem"])
+            assert not any(client.ask().swapped for _ in range(5)), "a certificate of another judge"
+
+
+def test_a_judge_decides_what_differs(tmp_path: Path) -> None:
+    with swapping(tmp_path, route_fields={"swap_judge": JUDGE}) as client:
+        client.upstream.wrong_every = 2
+        client.learn("hopeless")
+        assert client.frames()[0]["rungs"]["model"] > 0
+
+
+def test_a_judge_that_prefers_a_place_says_nothing(tmp_path: Path) -> None:
+    with swapping(tmp_path, route_fields={"swap_judge": JUDGE}) as client:
+        client.upstream.verdict = "FIRST"
+        for _ in range(30):
+            client.ask()
+        client.settle_labels()
+        status = client.frames()[0]
+        assert status["rungs"] == {"model": status["labels"]}
+        assert status["mean_loss"] == 0.0
+
+
+def test_a_cheaper_model_that_fails_is_replaced_by_the_asked_one(tmp_path: Path) -> None:
+    with swapping(tmp_path) as client:
+        client.learn()
+        client.upstream.failing = CHEAPER
+        replies = [client.ask() for _ in range(10)]
+        assert all(reply.text.startswith("right") for reply in replies)
+        assert not any(reply.swapped for reply in replies)
+
+
+def test_an_upstream_that_gets_the_callers_keys_is_refused(tmp_path: Path) -> None:
+    upstreams = [{"name": "fake", "url": "http://127.0.0.1:9/v1"}]
+    reason = "swap_model is 'gpt-4o-mini', and upstream fake has no key of its own"
+    with pytest.raises(InvalidInput, match=reason), swapping(tmp_path, upstreams=upstreams):
+        pass
