@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import anthropic
 import pytest
 
 from knapcache.errors import InvalidInput
 from knapcache.features.swap import frame
+from knapcache.proxy.settings.secrets import digest_of
 from tests.features.swap.two_models import ASKED, CHEAPER, JUDGE, SwapClient, TwoModels, new_question, swapping
+from tests.support.redis_servers import RedisProcess
 from tests.support.timing import wait_until
 
 
@@ -180,3 +183,46 @@ def test_an_upstream_that_gets_the_callers_keys_is_refused(tmp_path: Path) -> No
     reason = "swap_model is 'gpt-4o-mini', and upstream fake has no key of its own"
     with pytest.raises(InvalidInput, match=reason), swapping(tmp_path, upstreams=upstreams):
         pass
+
+
+def test_a_certificate_of_one_tenant_is_none_for_another(tmp_path: Path) -> None:
+    keys = {name: f"kc-{name}-xxxxxxxxxxxxxxxxxxxxxxxx" for name in ("team", "other")}
+    tenants = [{"name": name, "keys": [digest_of(key)]} for name, key in keys.items()]
+    with swapping(tmp_path, tenants=tenants, key=keys["team"]) as team:
+        team.learn()
+        with SwapClient(team.running, team.upstream, keys["other"]) as other:
+            assert not any(other.ask().swapped for _ in range(10))
+        assert any(team.ask().swapped for _ in range(10))
+
+
+def test_anthropic_messages_are_swapped(tmp_path: Path) -> None:
+    with TwoModels() as upstream:
+        fake = {"name": "fake", "kind": "anthropic", "url": f"{upstream.url}/v1", "headers": {"x-api-key": "own"}}
+        with (
+            swapping(tmp_path, upstream, upstreams=[fake]) as client,
+            anthropic.Anthropic(base_url=client.running.url, api_key="any", max_retries=0, timeout=60) as sdk,
+        ):
+
+            def ask() -> str:
+                message: Any = {"role": "user", "content": new_question()}
+                raw = sdk.messages.with_raw_response.create(model=ASKED, max_tokens=50, messages=[message])
+                return str(raw.headers.get("x-knapcache-model", ""))
+
+            for _ in range(200):
+                ask()
+                client.settle_labels()
+                if client.state() == "certified":
+                    break
+            assert CHEAPER in {ask() for _ in range(20)}
+
+
+def test_two_proxies_on_one_server_share_labels(tmp_path: Path) -> None:
+    with RedisProcess(tmp_path) as server, TwoModels() as upstream:
+        shared: dict[str, Any] = {"store": server.url, "secret": "5a" * 32}
+        with (
+            swapping(tmp_path / "a", upstream, **shared) as first,
+            swapping(tmp_path / "b", upstream, **shared) as second,
+        ):
+            first.learn()
+            wait_until(lambda: second.state() == "certified")
+            assert any(second.ask().swapped for _ in range(20))

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import httpx
 import openai
@@ -79,6 +79,12 @@ class SwapClient:
         self.running, self.upstream = running, upstream
         self._sdk = openai.OpenAI(base_url=running.openai_url, api_key=key, max_retries=0, timeout=60)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._sdk.close()
+
     def ask(
         self, text: str = "", *, system: str = "", headers: Any = None, stream: bool = False, **fields: Any
     ) -> Reply:
@@ -123,10 +129,15 @@ def new_question() -> str:
 
 
 @contextmanager
-def swapping(folder: Path, upstream: TwoModels | None = None, **settings: Any) -> Iterator[SwapClient]:
+def swapping(
+    folder: Path, upstream: TwoModels | None = None, *, key: str = "any", **settings: Any
+) -> Iterator[SwapClient]:
     """Run a proxy in front of the two models. settings: of the proxy; `route_fields`: of its route."""
     route = ROUTE | settings.pop("route_fields", {})
     with TwoModels() if upstream is None else nullcontext(upstream) as provider:
         upstreams = [{"name": "fake", "url": provider.openai_url, "headers": {"authorization": "Bearer own"}}]
-        with RunningProxy(folder, "", **{"upstreams": upstreams, "route": [route], **settings}) as running:
-            yield SwapClient(running, provider)
+        with (
+            RunningProxy(folder, "", **{"upstreams": upstreams, "route": [route], **settings}) as running,
+            SwapClient(running, provider, key) as client,
+        ):
+            yield client

@@ -34,7 +34,7 @@ LOG has one JSON object per line: {"frame": …, "score": …, "cost": …, "che
 are from 0 to 1. A directory means its files, in the order of their names."""
 EXAMPLES = r"""examples:
   knapcache swap pairs.jsonl.gz --loss 0.05
-  knapcache swap pairs.jsonl --loss 0.02 --model small --json result.json --plot result.png
+  knapcache swap pairs.jsonl --model small --json result.json --plot result.png
   zcat pairs.gz | knapcache swap - --json -
 """
 REQUESTS, REPEATS, JUDGE_PRICE = 20_000, 10, 0.1

@@ -21,7 +21,7 @@ def figure_png(rows: Sequence[Mapping[str, Any]], allowed: float) -> bytes:
     left.axvline(1.0, color=LIMIT, linestyle="--", label="the asked model alone")
     left.set_xlabel("bill")
     left.set_yticks(places, names)
-    right.barh(places, [row["loss_of_swapped"] for row in rows], color=LOSS, label="of swapped answers")
+    right.barh(places, [row["loss_of_swapped"] or 0.0 for row in rows], color=LOSS, label="of swapped answers")
     right.axvline(allowed, color=LIMIT, linestyle="--", label="allowed")
     right.set_xlabel("mean loss of score")
     right.set_yticks(places, [""] * len(rows))
