@@ -4,6 +4,7 @@
 A request that the fast path answers meets none. Each method may be left out.
 
     substitute      before the cache is asked: another model that answers instead of the asked one
+    accepts         the answer of that model, before anything of it is sent
     find            after an exact miss: an answer to a similar request
     before_call     before each call of the upstream; may refuse it
     editor          changes the body for one upstream
@@ -33,6 +34,7 @@ from knapcache.proxy.settings.routes import RouteSettings
 from knapcache.proxy.upstream import Pairs
 from knapcache.proxy.upstream.upstream import Upstream
 from knapcache.store.base import Entry
+from knapcache.wire.base import CompleteAnswer
 
 
 class CallRefused(UpstreamFailed):
@@ -120,6 +122,8 @@ class CallHooks:
     """The feature's."""
     substitutes = False
     """Whether `substitute` may return a model."""
+    checks = False
+    """Whether `accepts` is to be called. A substituted request then waits for its whole answer."""
     finds = False
     """Whether `find` may return an answer."""
     edits = False
@@ -128,6 +132,13 @@ class CallHooks:
     async def substitute(self) -> Substitute | None:
         """Return the model that answers instead of the asked one, or None. Called once, before `find`."""
         return None
+
+    def accepts(self, answer: CompleteAnswer | None) -> bool:  # noqa: ARG002
+        """Return whether a substituted request may get this answer; None: it is not complete.
+
+        False: the request goes on to its own upstreams.
+        """
+        return True
 
     async def find(self, request: KeyedRequest) -> tuple[Entry, SimilarMatch] | None:  # noqa: ARG002
         """Return the entry that may answer the request, or None. Called after an exact miss; it raises nothing."""

@@ -23,7 +23,8 @@ SEALER = Sealer(b"secret")
 def label(k: int, z: float = 0.0) -> SwapLabel:
     return SwapLabel(
         id=f"{k:016x}", frame="f" * 64, tenant="team", route="cheap", model="a", swap_model="b", judge="", z=z,
-        cost=0.1, asked_cost=1.0, asked_answer=0.5, cheaper_answer=0.05, rung="equal", source="label", time=1e9 + k,
+        checks=("length",), cost=0.1, asked_cost=1.0, asked_answer=0.5, cheaper_answer=0.05, rung="equal",
+        source="label", time=1e9 + k,
     )  # fmt: skip
 
 

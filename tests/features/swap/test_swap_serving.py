@@ -178,6 +178,19 @@ def test_a_cheaper_model_that_fails_is_replaced_by_the_asked_one(tmp_path: Path)
         assert not any(reply.swapped for reply in replies)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_fails_a_check_is_replaced_before_the_caller_sees_it(tmp_path: Path, stream: bool) -> None:
+    with swapping(tmp_path, route_fields={"swap_escalate": ["refusal"]}) as client:
+        client.learn()
+        assert any(client.ask(stream=stream).swapped for _ in range(10))
+        client.upstream.refuses = True
+        replies = [client.ask(stream=stream) for _ in range(10)]
+        assert all(reply.text.startswith("right") for reply in replies)
+        assert not any(reply.swapped or "x-knapcache-loss-bound" in reply.headers for reply in replies)
+        wait_until(lambda: 'kind="escalated"} 0.0' not in client.running.metrics())
+        assert client.running.admin("/summary")["health"]["upstreams"][0]["state"] == "ok"
+
+
 def test_an_upstream_that_gets_the_callers_keys_is_refused(tmp_path: Path) -> None:
     upstreams = [{"name": "fake", "url": "http://127.0.0.1:9/v1"}]
     reason = "swap_model is 'gpt-4o-mini', and upstream fake has no key of its own"

@@ -34,6 +34,8 @@ class TwoModels(FakeUpstream):
         """0: the cheaper model is always right."""
         self.verdict = ""
         """What the judge always says; empty: the truth."""
+        self.refuses = False
+        """The cheaper model refuses every question."""
         self.failing = ""
         """A model whose calls get status 500."""
         self.answered: list[tuple[str, str]] = []
@@ -56,6 +58,8 @@ class TwoModels(FakeUpstream):
         number = text.rpartition(" ")[2]
         if model != CHEAPER:
             return f"right {number}"
+        if self.refuses:
+            return "I'm sorry, but I can't help with that."
         if self.wrong_every and int(number) % self.wrong_every == 0:
             return f"wrong {number}"
         return f"It is right: {number}" if self.verdict else f"right {number}"

@@ -6,6 +6,7 @@ from functools import partial
 
 from knapcache.cache import Answer
 from knapcache.exchange.exchange import Exchange
+from knapcache.features.swap.checks import failed_check
 from knapcache.features.swap.event import SwapEvent
 from knapcache.features.swap.labelling import Labeller
 from knapcache.features.swap.request import REFUSAL_HEADER, SwapRequest, read_request
@@ -15,6 +16,7 @@ from knapcache.price.meter import Bill
 from knapcache.proxy.features import ProxyContext
 from knapcache.proxy.hooks import BodyEditor, CallContext, CallHooks, Substitute
 from knapcache.proxy.upstream import Pairs
+from knapcache.wire.base import CompleteAnswer
 
 
 class SwapCall(CallHooks):
@@ -33,6 +35,7 @@ class SwapCall(CallHooks):
         self._called = False
         """The upstream was called, so the request is not a hit."""
         self._usd_saved = 0.0
+        self.checks = bool(route.settings.swap_escalate)
 
     async def substitute(self) -> Substitute | None:
         """Return the cheaper model if it answers this request."""
@@ -66,6 +69,19 @@ class SwapCall(CallHooks):
             return keyed is not None and cache.similar.entry(keyed.key.digest) is not None
 
         return await self._context.body_pool.call(look)
+
+    def accepts(self, answer: CompleteAnswer | None) -> bool:
+        """Return whether no check sends the request on to the asked model. The answer was paid for in any case."""
+        exchange, route = self._exchange, self._route
+        failed = failed_check(route.settings.swap_escalate, exchange.endpoint, exchange.body, answer)
+        if not failed:
+            return True
+        self._decision = self._decision._replace(kind="escalated", reason=failed)
+        if answer is not None:
+            model = answer.model or route.model
+            bill = self._context.meter.bill(exchange.endpoint, model, answer.usage, 0.0, service_tier=answer.tier)
+            self._context.count_payment(exchange.endpoint, model, self._call.tenant, bill)
+        return False
 
     async def before_call(self, size: int) -> None:  # noqa: ARG002
         self._called = True

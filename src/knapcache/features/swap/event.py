@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-SwapKind = Literal["asked", "label", "audit", "swap", "excluded", "refused"]
+SwapKind = Literal["asked", "label", "audit", "swap", "escalated", "excluded", "refused"]
 """
 asked      the asked model answers: nothing is certified, or its answer is stored
 label      the asked model answers, and the cheaper one is compared with it
 audit      the same while the cheaper one answers other requests of the frame
 swap       the cheaper model answers
+escalated  its answer failed a check, which `reason` names, and the asked model answers
 excluded   requests of this form are never swapped; `reason` says why
 refused    the caller does not allow it
 """
-SWAP_KINDS: tuple[SwapKind, ...] = ("asked", "label", "audit", "swap", "excluded", "refused")
+SWAP_KINDS: tuple[SwapKind, ...] = ("asked", "label", "audit", "swap", "escalated", "excluded", "refused")
 
 
 class SwapEvent(NamedTuple):

@@ -6,6 +6,7 @@
               the three words counts as a loss
     differ    there is no judge model: a loss. The certificate is then about answers that differ
     text      an answer is not plain text, or is too long to compare: a loss
+    escalated a check (checks.py) would have sent the request on to the asked model: a tie, at the cost of both
 
 The question and the answers are sent as one JSON object, so that no text in them can end its own field. The
 instructions say that they are data.
@@ -21,7 +22,7 @@ import orjson
 
 from knapcache.wire.base import to_json
 
-Rung = Literal["equal", "model", "differ", "text"]
+Rung = Literal["equal", "model", "differ", "text", "escalated"]
 
 LOSS, TIE, WIN = 1.0, 0.0, -1.0
 MAX_SENT = 16_000

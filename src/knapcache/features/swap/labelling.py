@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from knapcache.cache import Answer
 from knapcache.errors import Incomplete, UpstreamFailed
 from knapcache.exchange.exchange import Exchange
+from knapcache.features.swap.checks import failed_check
 from knapcache.features.swap.event import LabelNote
 from knapcache.features.swap.judge import LOSS, MAX_SENT, TIE, Rung, are_equal, judge_data, read_verdict
 from knapcache.features.swap.log import SwapLabel
@@ -70,7 +71,10 @@ class Labeller:
         cheaper = await self._answer(route, exchange, tenant)
         bill = None if cheaper is None else cheaper.bill
         cost, usd = (0.0, 0.0) if bill is None else (bill.cost, bill.usd or 0.0)
-        verdict = await self._compare(route.judge, exchange, answer, cheaper, tenant)
+        if cheaper is not None and self._fails_a_check(route, exchange, cheaper):
+            verdict = Verdict(TIE, "escalated")
+        else:
+            verdict = await self._compare(route.judge, exchange, answer, cheaper, tenant)
         live = self._tier.frames.get(frame)
         if live is None:
             return
@@ -83,6 +87,7 @@ class Labeller:
             model=live.model,
             swap_model=route.model,
             judge=route.settings.swap_judge or "",
+            checks=route.settings.swap_escalate,
             z=verdict.z,
             cost=cost + verdict.cost,
             asked_cost=unlogged,
@@ -95,6 +100,11 @@ class Labeller:
         await self._tier.append(record)
         note = LabelNote(frame[:16], verdict.z, verdict.rung, usd + verdict.usd)
         self._context.events.append_note("swap", note)
+
+    def _fails_a_check(self, route: SwapRoute, exchange: Exchange, cheaper: OwnAnswer) -> bool:
+        """Return whether the caller would have got the answer of the asked model."""
+        names = route.settings.swap_escalate
+        return bool(names and failed_check(names, exchange.endpoint, exchange.body, cheaper.answer))
 
     async def _answer(self, route: SwapRoute, exchange: Exchange, tenant: str) -> OwnAnswer | None:
         """Return the answer of the cheaper model; None if it has none."""

@@ -62,6 +62,8 @@ class SwapLabel(NamedTuple):
     swap_model: str
     judge: str
     """The judge model; empty: none."""
+    checks: tuple[str, ...]
+    """`swap_escalate`."""
     z: float
     cost: float
     """Of the second answer and the judge, in the policy's unit, as all costs here."""
@@ -114,9 +116,10 @@ class LabelCodec:
         if found is None:
             return None
         try:
-            record = SwapLabel(**orjson.loads(found))
+            fields = orjson.loads(found)
+            record = SwapLabel(**{**fields, "checks": tuple(fields["checks"])})
             return record if -1.0 <= record.z <= 1.0 else None
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, KeyError):
             return None
 
     def decode_all(self, contents: Sequence[Any]) -> list[SwapLabel]:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from knapcache.errors import InvalidInput
 from knapcache.proxy.settings.parts import RoutePart
-from knapcache.proxy.settings.value_types import ModelName
+from knapcache.proxy.settings.value_types import ModelName, NameList
 
+CHECKS = ("empty", "length", "refusal", "json")
+"""Checks of answers (checks.py)."""
 SwapMode = Literal["off", "shadow", "on"]
+
+
+def check_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    if not set(names) <= set(CHECKS):
+        raise InvalidInput(f"must be of {', '.join(CHECKS)}")
+    return names
 
 
 class SwapRouteSettings(RoutePart):
@@ -33,6 +41,12 @@ class SwapRouteSettings(RoutePart):
     )
     swap_budget: float = Field(
         0.03, ge=0.0, le=1.0, description="most that labels may cost, as a share of what the asked model costs"
+    )
+
+    swap_escalate: Annotated[NameList, AfterValidator(check_names)] = Field(
+        (),
+        description="answers of the cheaper model that are replaced by one of the asked model: empty, length, refusal, "
+        "json; streams then wait for the whole answer",
     )
 
     @model_validator(mode="after")

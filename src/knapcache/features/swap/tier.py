@@ -54,6 +54,11 @@ class SwapRoute:
             judge = own_upstream(upstreams, settings.swap_judge, f"route {settings.name}: swap_judge")
             self.judge = WordModel(judge, settings.swap_judge, INSTRUCTIONS, meter)
 
+    @property
+    def labelled_by(self) -> tuple[str, str, tuple[str, ...]]:
+        """Settings on which labels depend."""
+        return self.model, self.settings.swap_judge or "", self.settings.swap_escalate
+
     def accepts(self, asked: Upstream) -> bool:
         """Return whether requests to this upstream may be swapped.
 
@@ -182,7 +187,7 @@ class SwapTier:
         own = record.id in self._own
         self._own.discard(record.id)
         route = self.routes.get(record.route)
-        if route is None or (record.swap_model, record.judge) != (route.model, route.settings.swap_judge or ""):
+        if route is None or (record.swap_model, record.judge, record.checks) != route.labelled_by:
             return  # of earlier settings
         frame = self._frame(record.frame, record.tenant, route, record.model)
         if frame is None:
@@ -250,7 +255,7 @@ class SwapTier:
 
 
 def frame_name(route: SwapRoute, tenant: str, endpoint: Endpoint, model: str, frame: bytes) -> str:
-    """Return the digest of a frame: no label of another tenant, route, model or judge counts for it."""
-    judge = route.settings.swap_judge or ""
-    parts = (tenant, route.settings.name, endpoint.value, model, route.model, route.upstream.settings.url, judge)
+    """Return the digest of a frame: no label of another tenant, route, model, judge or check counts for it."""
+    url = route.upstream.settings.url
+    parts = (tenant, route.settings.name, endpoint.value, model, url, *route.labelled_by)
     return hashlib.sha256(repr(parts).encode() + frame).hexdigest()

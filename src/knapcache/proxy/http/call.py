@@ -162,8 +162,11 @@ class Call:
         for hooks in self._record.hooks:
             await hooks.before_call(len(content))
         self._record.begin_call()
-        response = await sender.send(content)
-        return self._record.answered(response)
+        checks = [each.accepts for each in self._record.hooks if each.checks] if self.substituted else []
+        if checks:
+            found = await sender.send_checked(content, lambda answer: all(accepts(answer) for accepts in checks))
+            return self._record.answered(found)
+        return self._record.answered(await sender.send(content))
 
     def _new_sender(self, workers: DeadlinePool | None) -> UpstreamSender:
         sender = self._record.sender = UpstreamSender(

@@ -19,11 +19,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from knapcache.errors import UpstreamFailed
+from knapcache.errors import Incomplete, Uncacheable, UpstreamFailed
 from knapcache.exchange.exchange import Exchange, FallbackAnswer, is_event_stream
 from knapcache.keys.edited_text import with_field
 from knapcache.keys.parse import SHORT
@@ -33,11 +33,14 @@ from knapcache.proxy.hooks import BodyEditor, CallHooks
 from knapcache.proxy.upstream import Pairs, Response, encode_headers
 from knapcache.proxy.upstream.upstream import Upstream, retry_after
 from knapcache.proxy.upstream.upstreams import GroupMember, UpstreamGroup
+from knapcache.wire import StreamCollector
+from knapcache.wire.base import CompleteAnswer
 
 if TYPE_CHECKING:
     from knapcache.proxy.http.access import RequestHead
     from knapcache.threads import DeadlinePool
 
+T = TypeVar("T")
 Calls = tuple[str, tuple[int, ...], str, tuple[UpstreamTry, ...], float]
 """Calls of a request as fields of its event: upstream, attempts, error, tried and open_until."""
 TOO_MANY_REQUESTS = 429
@@ -140,6 +143,25 @@ class UpstreamSender:
             tried.append(member)
             body = await self._fallback_body(content, member, first)
 
+    async def send_checked(
+        self, content: bytes, accepts: Callable[[CompleteAnswer | None], bool]
+    ) -> Response | ReadResponse:
+        """Send the request to the first member, and on to the others if its whole answer is not accepted."""
+        response = await self.send(content)
+        first = self._group.members[0]
+        if response.status != 200 or self._member is not first:
+            return response
+        try:
+            body = await response.read()
+        finally:
+            await response.close()
+        stream = self._exchange.stream and is_event_stream(response.status, response.headers)
+        answer = await self._run(body, partial(whole_answer, self._exchange, body, stream=stream))
+        if accepts(answer):
+            return ReadResponse(response, body)
+        self._barred, self._member = [first], None
+        return await self.send(content)
+
     def _choose(self, tried: Sequence[GroupMember] = ()) -> GroupMember:
         """Take a member for the next call."""
         member = self._group.choose(tried or self._barred)
@@ -238,12 +260,11 @@ class UpstreamSender:
             content = await self._run(content, partial(with_model, content, member.model))
         return content
 
-    async def _run(self, content: bytes, work: partial[bytes]) -> bytes:
+    async def _run(self, content: bytes, work: partial[T]) -> T:
         """Return the result of work on a body. Long ones are worked on in a thread."""
         if self._workers is None or len(content) <= SHORT:
             return work()
-        made: bytes = await self._workers.call(work)
-        return made
+        return await self._workers.call(work)
 
     # Headers and event.
 
@@ -277,6 +298,37 @@ class UpstreamSender:
         self._tried.clear()
         self._error = ""
         return found
+
+
+class ReadResponse:
+    """A response whose body was read before."""
+
+    def __init__(self, response: Response, body: bytes) -> None:
+        self.status, self.headers, self.pairs, self._body = response.status, response.headers, response.pairs, body
+
+    async def read(self) -> bytes:
+        """Return the whole body."""
+        return self._body
+
+    async def iter_bytes(self) -> AsyncIterator[bytes]:
+        """Yield the body."""
+        yield self._body
+
+    async def close(self) -> None:
+        """Do nothing: the connection was released."""
+
+
+def whole_answer(exchange: Exchange, body: bytes, *, stream: bool) -> CompleteAnswer | None:
+    """Return the answer in the body of a response; None if it is not complete."""
+    try:
+        if not stream:
+            return exchange.format.parse(body, exchange.body)
+        collector = StreamCollector(exchange.format, None)
+        collector.feed(body)
+        collector.close()
+        return collector.complete()
+    except (Incomplete, Uncacheable):
+        return None
 
 
 def with_model(content: bytes, model: str) -> bytes:
