@@ -45,6 +45,7 @@ CHECKS = [
     allow_header_conformance,
 ]
 ON = tomllib.loads("\n".join(spec.turn_on for spec in feature_specs())) | {"show_content": True, "cost": "usd"}
+ON["upstreams"] = [{"name": "fake", "url": "http://127.0.0.1:9/v1", "headers": {"authorization": "Bearer own"}}]
 """Settings that turn on every feature."""
 
 
