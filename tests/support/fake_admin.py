@@ -380,6 +380,7 @@ class FakeAdmin:
             "panels": lambda: {"rows": [panel_row(one, on=one.name in self.on).model_dump() for one, _ in self.panels]},
             "tokens": lambda: {"rows": self.tokens},
             "limits": lambda: {"rows": self.limits, "alone": ""},
+            "swap": lambda: {"problem": "", "frames": [], "excluded": {}},
             "proxies": lambda: {"engine": self.engine, "rows": self.proxies, "ended": 0, "ignored": 0},
             "summary": self.summary,
             "history": lambda: self.history(query["span"]),

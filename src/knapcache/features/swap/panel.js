@@ -32,7 +32,7 @@ export function card(root) {
 }
 
 export function view(root) {
-  const table = new TableCard("swap", "Cheaper models", HEADINGS, { dollars: true, tall: true });
+  const table = new TableCard("swap", "Cheaper models", HEADINGS, { dollars: true, tall: true, empty: "No request has met a route with swap yet." });
   root.append(table.root);
   return async () => {
     const { frames, excluded, problem } = await api.get("/swap");
