@@ -146,9 +146,10 @@ class ScriptedServer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-        for _turn in range(4):  # until connections that the event loop has just accepted reach `_accept`
+        # A server that closes while asyncio sets up an accepted connection leaves that one open (`Server._attach`).
+        for _turn in range(5):
             await asyncio.sleep(0)
+        self._server.close()
         for task in list(self.open):
             task.cancel()
         await async_wait_until(lambda: not self.open)
