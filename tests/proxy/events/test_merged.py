@@ -72,7 +72,9 @@ class Member:
 
 
 def open_store(engine: RedisProcess) -> RedisStore:
-    return RedisStore(parse("redis", f"//127.0.0.1:{engine.port}?prefix=merged{next(_prefixes)}&near=0&timeout=5"), 1 << 20)
+    return RedisStore(
+        parse("redis", f"//127.0.0.1:{engine.port}?prefix=merged{next(_prefixes)}&near=0&timeout=5"), 1 << 20
+    )
 
 
 @pytest.fixture
