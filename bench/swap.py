@@ -11,8 +11,8 @@ Parts, all by default:
                   and false alarms
     pairs         bill, labels and loss on a log of answer pairs (docs/reference/swap-lab.md): model_pairs.jsonl.gz in
                   $KNAPCACHE_TRACES (default ../shared/data), or --pairs. A missing file is reported and skipped
-    joint         a cache beside swap, by the price of a miss that its policy is told: that of the asked model, or that
-                  of the model which answers
+    joint         cost of a cache with swap. Its policy uses one of two costs of a miss: the price of the asked model,
+                  or the price of the model that would answer
 
 Prints tables; writes swap.json to DIR. --quick has fewer runs, whose numbers are not exact enough for the targets.
 --markdown prints the tables of docs/reference/swap-lab.md from such a file and runs nothing.

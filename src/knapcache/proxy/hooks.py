@@ -5,6 +5,7 @@ A request that the fast path answers meets none. Each method may be left out.
 
     substitute      before the cache is asked: another model that answers instead of the asked one
     accepts         the answer of that model, before anything of it is sent
+    fell_back       that model has failed, or its answer was not accepted
     find            after an exact miss: an answer to a similar request
     before_call     before each call of the upstream; may refuse it
     editor          changes the body for one upstream
@@ -139,6 +140,9 @@ class CallHooks:
         False: the request goes on to its own upstreams.
         """
         return True
+
+    def fell_back(self) -> None:
+        """Take note that an upstream of the request has answered instead of its substitute."""
 
     async def find(self, request: KeyedRequest) -> tuple[Entry, SimilarMatch] | None:  # noqa: ARG002
         """Return the entry that may answer the request, or None. Called after an exact miss; it raises nothing."""

@@ -35,6 +35,7 @@ class SwapCall(CallHooks):
         self._called = False
         """The upstream was called, so the request is not a hit."""
         self._usd_saved = 0.0
+        self._failed_check = ""
         self.checks = bool(route.settings.swap_escalate)
 
     async def substitute(self) -> Substitute | None:
@@ -76,12 +77,16 @@ class SwapCall(CallHooks):
         failed = failed_check(route.settings.swap_escalate, exchange.endpoint, exchange.body, answer)
         if not failed:
             return True
-        self._decision = self._decision._replace(kind="escalated", reason=failed)
+        self._failed_check = failed
         if answer is not None:
             model = answer.model or route.model
             bill = self._context.meter.bill(exchange.endpoint, model, answer.usage, 0.0, service_tier=answer.tier)
             self._context.count_payment(exchange.endpoint, model, self._call.tenant, bill)
         return False
+
+    def fell_back(self) -> None:
+        """The asked model answers, because the cheaper one has failed or its answer was not accepted."""
+        self._decision = self._decision._replace(kind="escalated", reason=self._failed_check or "failed")
 
     async def before_call(self, size: int) -> None:  # noqa: ARG002
         self._called = True
@@ -92,7 +97,7 @@ class SwapCall(CallHooks):
         if answer is None or answer.outcome != "miss" or not answer.size or frame is None:
             return
         bill = answer.bill
-        if decision.kind == "swap" and "fallback" not in answer.meta:  # the cheaper model has not failed
+        if decision.kind == "swap":
             self._usd_saved = (bill.usd or 0.0) * (frame.price_ratio - 1.0)
             frame.count(bill.cost * frame.price_ratio)
             return

@@ -1,4 +1,4 @@
-"""What the event of a request says about swap."""
+"""Swap's part of the event of a request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ asked      the asked model answers: nothing is certified, or its answer is store
 label      the asked model answers, and the cheaper one is compared with it
 audit      the same while the cheaper one answers other requests of the frame
 swap       the cheaper model answers
-escalated  its answer failed a check, which `reason` names, and the asked model answers
+escalated  the asked model answers instead of it: `reason` is the check that its answer failed, or `failed`
 excluded   requests of this form are never swapped; `reason` says why
 refused    the caller does not allow it
 """
@@ -27,7 +27,7 @@ class SwapEvent(NamedTuple):
     """The cheaper model."""
     reason: str = ""
     usd_saved: float = 0.0
-    """What the asked model would have cost more, by the mean of the frame's labels; only of calls that were made."""
+    """Estimated difference to the cost of the asked model, for a call of the cheaper one; 0 for a hit."""
 
 
 class LabelNote(NamedTuple):

@@ -34,9 +34,9 @@ class Frame:
         self.certificate = LossCertificate(loss)
         self._budget = budget
         self.asked_cost = 0.0
-        """What the asked model would have cost for all requests."""
+        """Cost of all requests if the asked model had answered them."""
         self.label_cost = 0.0
-        """What labels have cost: the second answer and the judge."""
+        """Cost of all labels: the second answer and the judge."""
         self._all_labels = 0
 
     def choose(self, draw: float) -> Choice:

@@ -24,7 +24,7 @@ from knapcache.proxy.hooks import CallContext, CallRefused
 from knapcache.proxy.http.access import RequestHead
 from knapcache.proxy.http.asgi_request import CLIENT_CLOSED_REQUEST, AsgiRequest, ClientDisconnected, ResponseWriter
 from knapcache.proxy.http.call_record import NOTHING, CallRecord, SampledResponse
-from knapcache.proxy.http.sending import UpstreamSender
+from knapcache.proxy.http.sending import ReadResponse, UpstreamSender
 from knapcache.proxy.routing import routed_control
 from knapcache.proxy.settings.routes import RouteSettings
 from knapcache.proxy.upstream import Pairs, Response
@@ -162,11 +162,18 @@ class Call:
         for hooks in self._record.hooks:
             await hooks.before_call(len(content))
         self._record.begin_call()
-        checks = [each.accepts for each in self._record.hooks if each.checks] if self.substituted else []
+        response: Response | ReadResponse
+        if not self.substituted:
+            return self._record.answered(await sender.send(content))
+        checks = [each.accepts for each in self._record.hooks if each.checks]
         if checks:
-            found = await sender.send_checked(content, lambda answer: all(accepts(answer) for accepts in checks))
-            return self._record.answered(found)
-        return self._record.answered(await sender.send(content))
+            response = await sender.send_checked(content, lambda answer: all(accepts(answer) for accepts in checks))
+        else:
+            response = await sender.send(content)
+        if sender.fallback is not None:
+            for hooks in self._record.hooks:
+                hooks.fell_back()
+        return self._record.answered(response)
 
     def _new_sender(self, workers: DeadlinePool | None) -> UpstreamSender:
         sender = self._record.sender = UpstreamSender(

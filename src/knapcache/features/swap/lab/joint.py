@@ -1,12 +1,12 @@
-"""Cache and swap together: which price of a miss a cache policy must be told.
+"""Cache and swap together: which price of a miss a cache policy must use.
 
 A miss costs the price of the model that would answer it. In frames where a cheaper model is certified, that is not the
 price of the asked model. Costs are shares of what the asked model costs without a cache:
 
     cache     a cache, and the asked model answers every miss
     swap      no cache
-    asked     both; the policy is told the price of the asked model
-    routed    both; the policy is told the price of the model that answers
+    asked     both; the policy uses the price of the asked model as the cost of a miss
+    routed    both; the policy uses the price of the model that would answer
 """
 
 from __future__ import annotations
