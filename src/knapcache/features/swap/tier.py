@@ -140,7 +140,7 @@ class SwapTier:
         """Conversations whose first turn the cheaper model has answered, the oldest first."""
         self._reading = asyncio.Lock()
         self.notifies = False
-        """Whether this process reports certificates that end: one of all processes does."""
+        """Whether this process reports changes of state: one of all processes does."""
         self.failure = "it has not read its labels yet"
         """Why nothing is swapped; empty: it may be."""
 
@@ -195,9 +195,9 @@ class SwapTier:
         before = frame.decision.certificate.state
         frame.add(record, own=own)
         after = frame.decision.certificate.state
-        if before != after:
+        if before != after and self.notifies and not self.failure:  # not while old labels are read
             log.info("Swap: frame %s of route %s is %s now", record.frame[:16], record.route, after)
-            if before == "certified" and self.notifies and not self.failure:  # not while old labels are read
+            if before == "certified":
                 self._context.notify("swap_stopped", tenant=record.tenant, route=record.route)
 
     async def append(self, record: SwapLabel) -> None:
