@@ -28,6 +28,7 @@ exclude_patterns = ["*.py"]
 html_theme = "furo"
 html_title = f"knapcache {version}"
 html_static_path: list[str] = []
+html_search_scorer = str(HERE / "search_scorer.js")
 html_show_sphinx = False
 html_theme_options = {"navigation_with_keys": True}
 
