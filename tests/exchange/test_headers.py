@@ -113,6 +113,7 @@ NEUTRAL_PREFIXES = [
     "helicone-user-id",
     "sec-",
     "x-b3-",
+    "x-claude-code-",
     "x-datadog-",
     "x-envoy-",
     "x-forwarded-",

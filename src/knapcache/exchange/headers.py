@@ -73,9 +73,9 @@ NEUTRAL_HEADERS = frozenset((
 """Headers that do not change answers."""
 NEUTRAL_PREFIXES = (
     "cf-aig-metadata", "cf-connecting-", "cf-ip", "cf-ray", "cf-visitor", "cf-worker", "helicone-cache-",
-    "helicone-property-", "helicone-request-id", "helicone-session-", "helicone-user-id", "sec-", "x-b3-", "x-datadog-",
-    "x-envoy-", "x-forwarded-", "x-knapcache", "x-portkey-cache-", "x-portkey-metadata", "x-portkey-span-",
-    "x-portkey-trace-", "x-stainless-",
+    "helicone-property-", "helicone-request-id", "helicone-session-", "helicone-user-id", "sec-", "x-b3-",
+    "x-claude-code-", "x-datadog-", "x-envoy-", "x-forwarded-", "x-knapcache", "x-portkey-cache-",
+    "x-portkey-metadata", "x-portkey-span-", "x-portkey-trace-", "x-stainless-",
 )  # fmt: skip
 """Beginnings of names of neutral headers. Other headers of gateways may select a model, so they are not neutral."""
 NEUTRAL_VALUES = {

@@ -2,6 +2,7 @@
 
     POST to a cacheable endpoint           handler.py
     anything else below /v1                passthrough.py
+    paths of providers                     one of the above (client_paths.py)
     /healthz, /readyz                      here
     admin API, dashboard, metrics          proxy/admin
 
@@ -30,6 +31,7 @@ from knapcache.proxy.http.asgi_request import (
     Scope,
     Send,
 )
+from knapcache.proxy.http.client_paths import azure_deployment, with_own_root
 from knapcache.proxy.http.connections import Connections
 from knapcache.proxy.http.handler import Handler
 from knapcache.proxy.http.passthrough import Passthrough
@@ -61,14 +63,25 @@ class App:
             await send({"type": "websocket.close", "code": 1003})
         else:
             started = time.perf_counter()
-            path = scope["path"]
-            endpoint = PROXY_PATHS.get(path) if scope["method"] == "POST" else None
-            if endpoint is not None or path.startswith("/v1/"):
+            endpoint = PROXY_PATHS.get(scope["path"]) if scope["method"] == "POST" else None
+            if endpoint is not None:
                 await self._serve(AsgiRequest(scope, receive, send, started), endpoint)
-            elif path in ("/healthz", "/readyz"):
+            elif scope["path"] in ("/healthz", "/readyz"):
                 await self._health(AsgiRequest(scope, receive, send, started))
             else:
-                await self._forwarded(scope, receive, send)
+                await self._serve_other(with_own_root(scope), receive, send, started)
+
+    async def _serve_other(self, scope: Scope, receive: Receive, send: Send, started: float) -> None:
+        """Serve a request whose path is not one of PROXY_PATHS as the client sent it."""
+        path, endpoint, deployment = scope["path"], None, ""
+        if scope["method"] == "POST":
+            endpoint = PROXY_PATHS.get(path)
+            if endpoint is None and (found := azure_deployment(path)):
+                endpoint, deployment = found
+        if endpoint is not None or path.startswith("/v1/"):
+            await self._serve(AsgiRequest(scope, receive, send, started, deployment), endpoint)
+        else:
+            await self._forwarded(scope, receive, send)
 
     def fast_response(self, head: RequestHead, endpoint: Endpoint, body: bytes) -> tuple[bytes, ...] | None:
         """Return the response to a hit that needs no task, or None (uvicorn_protocol.py)."""

@@ -134,11 +134,13 @@ class AsgiRequest:
     """One request."""
 
     __slots__ = (
-        "_headers", "_receive", "_scope", "_send", "_writer", "caller", "known_head", "method", "path", "query",
-        "raw_headers", "raw_path", "response_started", "started",
+        "_headers", "_receive", "_scope", "_send", "_writer", "caller", "deployment", "known_head", "method", "path",
+        "query", "raw_headers", "raw_path", "response_started", "started",
     )  # fmt: skip
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, started: float) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, started: float, deployment: str = "") -> None:
+        self.deployment = deployment
+        """Name of the Azure deployment in the path (client_paths.py); empty: there is none."""
         self._scope, self._receive, self._send = scope, receive, send
         extensions = scope.get("extensions", NO_EXTENSIONS)
         self._writer: ResponseWriter | None = extensions.get(WRITER_EXTENSION)

@@ -177,7 +177,14 @@ class Call:
 
     def _new_sender(self, workers: DeadlinePool | None) -> UpstreamSender:
         sender = self._record.sender = UpstreamSender(
-            self.group, self._head, self.exchange, self.model, self._request.query, self._record.hooks, workers
+            self.group,
+            self._head,
+            self.exchange,
+            self.model,
+            self._request.query,
+            self._record.hooks,
+            workers,
+            self._request.deployment,
         )
         return sender
 

@@ -84,7 +84,7 @@ class Handler:
         head = self._access.authorize(request)
         request.headers = head.headers
         raw = await request.read_body(self._max_body, self._max_decompressed, self._workers)
-        fast_path = self._fast_path if head.plain and not request.query else None
+        fast_path = self._fast_path if head.plain and not request.query and not request.deployment else None
         if fast_path is not None and await self._serve_known(fast_path, request, head, endpoint, raw):
             return
         if len(raw) <= SHORT:
@@ -143,6 +143,7 @@ class Handler:
             model = model if type(model) is str else ""
         else:
             model = self._find_model(raw)
+        model = request.deployment or model
         if len(model) > MAX_MODEL_LENGTH:
             raise name_too_long("model", len(model), MAX_MODEL_LENGTH)
         known = isinstance(parsed, ParsedBody) or model
@@ -162,6 +163,8 @@ class Handler:
             context = {**context, **head.vary}
         if request.query:
             context = {**context, "query": fingerprint(request.query)}
+        if request.deployment:
+            context = {**context, "deployment": request.deployment}
         try:
             exchange = make_exchange(
                 endpoint, request.headers, raw, parsed, head.principal.namespace, context, self._ttl

@@ -52,6 +52,7 @@ MAX_DECODINGS = 4
 """Times that a path is percent-decoded to look for the above: some servers decode more than once."""
 SEGMENT_END = re.compile(r"[;?#].*|[. ]+$", re.DOTALL)
 """The end of a segment that some servers ignore: parameters, dots and blanks."""
+AZURE_DEPLOYMENT = re.compile(r"/deployments/[^/]+(?=/)")
 READING_METHODS = ("GET", "HEAD", "OPTIONS")
 """Methods that cost nothing at a provider. Features are asked about every other one."""
 
@@ -201,6 +202,7 @@ def _check_near_path(path: str) -> None:
     """
     segments = [SEGMENT_END.sub("", segment) for segment in path.casefold().split("/")]
     near = "/" + "/".join(segment for segment in segments if segment not in ("", "v1"))
+    near = AZURE_DEPLOYMENT.sub("", near)
     if near in PROXY_PATHS:
         raise RequestRejected(400, f"The path must be spelled exactly /v1{near}.", "invalid_path")
 

@@ -53,8 +53,8 @@ class UpstreamSender:
     """Sends one request. It is the `marker` of its exchange, too, where a body is edited or there are several."""
 
     __slots__ = (
-        "_attempts", "_barred", "_error", "_exchange", "_generation", "_group", "_head", "_hooks", "_last", "_member",
-        "_model", "_query", "_tried", "_workers", "editor",
+        "_attempts", "_barred", "_deployment", "_error", "_exchange", "_generation", "_group", "_head", "_hooks",
+        "_last", "_member", "_model", "_query", "_tried", "_workers", "editor",
     )  # fmt: skip
 
     def __init__(
@@ -66,10 +66,11 @@ class UpstreamSender:
         query: bytes,
         hooks: Sequence[CallHooks] = (),
         workers: DeadlinePool | None = None,
+        deployment: str = "",
     ) -> None:
-        """workers: threads for long bodies; None: nothing is edited."""
+        """workers: threads for long bodies; None: nothing is edited. deployment: of Azure, in the path."""
         self._group, self._head, self._exchange, self._model = group, head, exchange, model
-        self._query, self._hooks, self._workers = query, hooks, workers
+        self._query, self._hooks, self._workers, self._deployment = query, hooks, workers, deployment
         self._last = group.members[0]
         """The member that was called last."""
         self._member: GroupMember | None = None
@@ -235,7 +236,8 @@ class UpstreamSender:
 
     def _path(self, upstream: Upstream) -> str:
         # Not the path as sent: the key has the endpoint only, so another spelling must not reach another route.
-        path = f"/v1/{self._exchange.endpoint.value}"
+        path = f"/v1/deployments/{self._deployment}/" if self._deployment else "/v1/"
+        path += self._exchange.endpoint.value
         return upstream.path(f"{path}?{self._query.decode('latin-1')}" if self._query else path)
 
     def _editor_for(self, member: GroupMember) -> BodyEditor | None:

@@ -48,11 +48,12 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Protocol
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from knapcache.errors import UpstreamFailed
 from knapcache.exchange.headers import CREDENTIALS, GATEWAY_CREDENTIALS, nominated
 from knapcache.proxy.settings.endpoints import has_own_credential
+from knapcache.proxy.settings.value_types import is_below
 from knapcache.proxy.upstream.client import Client, parse_base_url
 from knapcache.proxy.upstream.connect import TlsFiles
 from knapcache.proxy.upstream.connection import Pairs
@@ -210,6 +211,7 @@ class Upstream:
         """Whether requests are sent with a key of the settings, and never with the caller's."""
         self._local = local
         self._key = settings.key
+        self._key_header = key_header(settings)
         self._retry_tokens = RETRY_BURST
         proxy = None if local is not None else proxy_of(settings)
         if proxy is not None:
@@ -328,8 +330,17 @@ class Upstream:
         if self._local is not None:
             passed += REQUEST_HEADERS.items()
         if key is not None:
-            passed.append(("x-api-key", key) if settings.kind == "anthropic" else ("authorization", f"Bearer {key}"))
+            name = self._key_header
+            passed.append((name, f"Bearer {key}" if name == "authorization" else key))
         return [*passed, *settings.headers.items()]
+
+
+def key_header(settings: UpstreamSettings) -> str:
+    """Return the name of the header in which the provider expects its key."""
+    if settings.kind == "anthropic":
+        return "x-api-key"
+    host = urlsplit(settings.url).hostname or ""
+    return "api-key" if is_below(host, "azure.com") else "authorization"
 
 
 def proxy_of(settings: UpstreamSettings) -> HttpProxy | None:
