@@ -550,9 +550,38 @@ def test_numbers_and_options_of_the_local_model() -> None:
     check_options(page, "demo")
 
 
+def test_the_second_hit_is_on_the_first_screen_of_the_readme() -> None:
+    from knapcache.proxy.upstream.embedded_model import MODEL_NAME
+
+    screen = text("README.md").splitlines()[:25]
+    assert screen[screen.index("x-knapcache: hit") - 1] == "x-knapcache: miss"
+    assert any(f'"model": "{MODEL_NAME}"' in line for line in screen)
+
+
+def test_numbers_of_the_first_start() -> None:
+    page, bench = text("docs/get-started/installation.md"), benchmark("first_start")
+    lines = [
+        f"| install | {bench['packages']} packages, {bench['disk_mb']:.0f} MB, {bench['install_s']:.0f} s |",
+        f"| port accepts connections | {bench['accepting_after_install_s']:.1f} s after the installation |",
+        f"| first answer of the local model (32 tokens) | {bench['first_answer_after_install_s']:.1f} s after the "
+        "installation |",
+        f"| first hit | {bench['first_hit_ms']:.1f} ms |",
+        f"| policies compiled, in the background | {bench['compiled_after_install_s']:.0f} s after the installation |",
+        f"| later starts: port accepts connections | {bench['later_start_accepting_s']:.1f} s |",
+    ]
+    check_lines(page, lines)
+
+
 def test_numbers_of_the_proxy() -> None:
     page = text("docs/guides/proxy.md")
     bench = benchmark("proxy")
+    hits = {r["server"]: f"{r['requests_per_second']:,.0f}" for r in bench["rows"]}
+    (added,) = (f"{r['plain_added_us'] / 1e3:.2f} ms" for r in bench["misses"] if r["path"] == "knapcache")
+    compared, readme = flat("docs/background/comparison.md"), flat("README.md")
+    assert f"it served {hits['knapcache']} hits a second, LiteLLM's proxy {hits['LiteLLM proxy']} and" in compared
+    assert f"GPTCache's server {hits['GPTCache server']} (" in compared
+    assert f"knapcache adds {added} to a miss" in compared
+    assert f"added to a miss: {added}" in readme
     for r in bench["rows"]:
         if r["server"] != "canned":
             assert f"| {r['server']} | {r['requests_per_second']:,.0f} | {r['cpu_us']:,.0f} |" in page
