@@ -550,6 +550,33 @@ def test_numbers_and_options_of_the_local_model() -> None:
     check_options(page, "demo")
 
 
+def test_the_formats_on_the_page_on_upgrades_are_those_of_the_code() -> None:
+    from knapcache.cache import snapshot, transfer
+    from knapcache.features.content_log import file as content
+    from knapcache.features.limits import sqlite_counts
+    from knapcache.features.semantic import sqlite_log
+    from knapcache.features.swap import log as swap
+    from knapcache.model import REQUEST_VERSION
+    from knapcache.proxy.events import history_file
+    from knapcache.store.redis import membership
+    from knapcache.store.sqlite import database
+
+    formats = {
+        "`cache.sqlite`": len(database.MIGRATIONS),
+        "keys of requests, inside the entries": f"`{REQUEST_VERSION.decode()}`",
+        "snapshot of the policy, in the cache file or the server": f"`{snapshot.MAGIC.decode().strip()}`",
+        "entries in Valkey or Redis": membership.FORMAT,
+        "`history.json`": history_file.VERSION,
+        "`semantic.sqlite`": sqlite_log.KIND.format,
+        "`limits.sqlite`": sqlite_counts.KIND.format,
+        "`swap.sqlite`": swap.KIND.format,
+        "`content.sqlite`": content.KIND.format,
+        "export files (`knapcache export`)": transfer.VERSION,
+    }
+    table = text("docs/guides/upgrade.md").split("## File formats")[1].split("\n## ")[0]
+    assert re.findall(r"^\| ([^|]+) \| ([^|]+) \| .+\|$", table, re.M)[1:] == [(k, str(v)) for k, v in formats.items()]
+
+
 def test_the_second_hit_is_on_the_first_screen_of_the_readme() -> None:
     from knapcache.proxy.upstream.embedded_model import MODEL_NAME
 
