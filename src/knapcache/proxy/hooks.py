@@ -94,7 +94,8 @@ class PaidCall(NamedTuple):
 class Substitute(NamedTuple):
     """Another model that answers a request. Its answers are entries of their own.
 
-    The upstreams of the request are its fallbacks. So the feature has checked that they fit together (check_members).
+    If it fails, the request goes to its own upstreams. So the feature has checked that all fit together
+    (check_members).
     """
 
     model: str
@@ -137,12 +138,12 @@ class CallHooks:
     def accepts(self, answer: CompleteAnswer | None) -> bool:  # noqa: ARG002
         """Return whether a substituted request may get this answer; None: it is not complete.
 
-        False: the request goes on to its own upstreams.
+        False: the request is fetched as one without a substitute.
         """
         return True
 
     def fell_back(self) -> None:
-        """Take note that an upstream of the request has answered instead of its substitute."""
+        """Take note that the substitute has failed, or was not accepted. The asked model has to answer."""
 
     async def find(self, request: KeyedRequest) -> tuple[Entry, SimilarMatch] | None:  # noqa: ARG002
         """Return the entry that may answer the request, or None. Called after an exact miss; it raises nothing."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,13 @@ def test_streams_are_swapped(certified: SwapClient) -> None:
     assert all(reply.text.startswith("right") for reply in replies)
 
 
+def test_a_cheaper_model_that_refuses_an_option_gets_the_stream_without_it(tmp_path: Path) -> None:
+    with swapping(tmp_path) as client:
+        client.learn()
+        client.upstream.failing, client.upstream.fault = CHEAPER, "no-options"
+        assert sum(client.ask(stream=True).swapped for _ in range(10)) >= 5
+
+
 def test_the_shadow_swaps_nothing(tmp_path: Path) -> None:
     with swapping(tmp_path, route_fields={"swap": "shadow"}) as client:
         client.learn()
@@ -169,14 +177,42 @@ def test_a_judge_that_prefers_a_place_says_nothing(tmp_path: Path) -> None:
         assert status["mean_loss"] == 0.0
 
 
-def test_a_cheaper_model_that_fails_is_replaced_by_the_asked_one(tmp_path: Path) -> None:
+def ask_escalated(client: SwapClient, stream: bool = False) -> list[str]:
+    """Ask new questions while the cheaper model does not answer. Return them, after their answers are stored."""
+    cheaper = entries_of(client, CHEAPER)
+    questions = [new_question() for _ in range(10)]
+    replies = [client.ask(question, stream=stream) for question in questions]
+    assert all(reply.text.startswith("right") for reply in replies)
+    assert not any(reply.swapped or "x-knapcache-loss-bound" in reply.headers for reply in replies)
+    wait_until(lambda: 'kind="escalated"} 0.0' not in client.running.metrics())
+    assert entries_of(client, CHEAPER) == cheaper
+    return questions
+
+
+def entries_of(client: SwapClient, model: str) -> int:
+    return int(client.running.admin(f"/entries?model={model}")["total"])
+
+
+def check_stored_as_asked(client: SwapClient, questions: list[str]) -> None:
+    """Check that answers are stored as those of the asked model."""
+    for question in questions:
+        for headers in ({}, {"x-knapcache-swap": "off"}):
+            again = client.ask(question, headers=headers)
+            assert again.headers["x-knapcache"] == "hit"
+            assert not again.swapped
+
+
+@pytest.mark.parametrize("fault", ["500", "400", "reset"])
+def test_a_cheaper_model_that_fails_is_replaced_by_the_asked_one(
+    tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("knapcache.testing.upstream.ERROR_STATUSES", ("400", "500"))
     with swapping(tmp_path) as client:
         client.learn()
-        client.upstream.failing = CHEAPER
-        replies = [client.ask() for _ in range(10)]
-        assert all(reply.text.startswith("right") for reply in replies)
-        assert not any(reply.swapped or "x-knapcache-loss-bound" in reply.headers for reply in replies)
-        wait_until(lambda: 'kind="escalated"} 0.0' not in client.running.metrics())
+        client.upstream.failing, client.upstream.fault = CHEAPER, fault
+        questions = ask_escalated(client)
+        client.upstream.failing = ""
+        check_stored_as_asked(client, questions)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -185,11 +221,23 @@ def test_an_answer_that_fails_a_check_is_replaced_before_the_caller_sees_it(tmp_
         client.learn()
         assert any(client.ask(stream=stream).swapped for _ in range(10))
         client.upstream.refuses = True
-        replies = [client.ask(stream=stream) for _ in range(10)]
+        questions = ask_escalated(client, stream)
+        assert client.running.admin("/summary")["health"]["upstreams"][0]["state"] == "ok"
+        client.upstream.refuses = False
+        check_stored_as_asked(client, questions)
+
+
+def test_requests_that_wait_for_a_cheaper_model_that_fails_get_the_asked_one(tmp_path: Path) -> None:
+    with swapping(tmp_path, route_fields={"swap_escalate": ["refusal"]}) as client:
+        client.learn()
+        client.upstream.refuses, client.upstream.delay = True, 0.2
+        question = new_question()
+        with ThreadPoolExecutor(8) as threads:
+            replies = list(threads.map(lambda _: client.ask(question), range(8)))
         assert all(reply.text.startswith("right") for reply in replies)
         assert not any(reply.swapped or "x-knapcache-loss-bound" in reply.headers for reply in replies)
-        wait_until(lambda: 'kind="escalated"} 0.0' not in client.running.metrics())
-        assert client.running.admin("/summary")["health"]["upstreams"][0]["state"] == "ok"
+        asked = [model for model, text in client.upstream.answered if text == question and model == ASKED]
+        assert len(asked) <= 2, "requests share a call of the asked model"
 
 
 def test_an_upstream_that_gets_the_callers_keys_is_refused(tmp_path: Path) -> None:

@@ -36,15 +36,15 @@ class TwoModels(FakeUpstream):
         """What the judge always says; empty: the truth."""
         self.refuses = False
         """The cheaper model refuses every question."""
-        self.failing = ""
-        """A model whose calls get status 500."""
+        self.failing, self.fault = "", "500"
+        """A model whose calls have this fault."""
         self.answered: list[tuple[str, str]] = []
         """Model and question of every request but those to the judge."""
         self.answer = self.answer_by_model
 
     def record_call(self, call: UpstreamCall) -> tuple[int, str]:
         number, fault = super().record_call(call)
-        return number, "500" if self.failing and call.body["model"] == self.failing else fault
+        return number, self.fault if self.failing and call.body["model"] == self.failing else fault
 
     def answer_by_model(self, body: dict[str, Any]) -> str:
         model, text = body["model"], last_text(body)

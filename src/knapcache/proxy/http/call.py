@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeVar
 
 from knapcache.cache import Answer
 from knapcache.cache.values import SimilarMatch
@@ -24,10 +25,11 @@ from knapcache.proxy.hooks import CallContext, CallRefused
 from knapcache.proxy.http.access import RequestHead
 from knapcache.proxy.http.asgi_request import CLIENT_CLOSED_REQUEST, AsgiRequest, ClientDisconnected, ResponseWriter
 from knapcache.proxy.http.call_record import NOTHING, CallRecord, SampledResponse
-from knapcache.proxy.http.sending import ReadResponse, UpstreamSender
+from knapcache.proxy.http.sending import UpstreamSender
+from knapcache.proxy.http.substitution import SubstituteFailed, SubstituteSender
 from knapcache.proxy.routing import routed_control
 from knapcache.proxy.settings.routes import RouteSettings
-from knapcache.proxy.upstream import Pairs, Response
+from knapcache.proxy.upstream import Pairs
 from knapcache.proxy.upstream.upstream import Upstream
 from knapcache.proxy.upstream.upstreams import UpstreamGroup, group_of_one
 from knapcache.store.base import Entry
@@ -37,6 +39,8 @@ FAILED = (429, *range(500, 600))
 """Statuses of an upstream that has failed a request."""
 ANSWERED_BY = "answered by"
 """In the context of requests that another model answers than the asked one."""
+Fetch = Callable[[Exchange], Awaitable[Fetched | None]]
+S = TypeVar("S", bound=UpstreamSender)
 MAX_FETCHES = 3
 """How often a request is fetched: a shared call may be refused because of another caller, or fail."""
 
@@ -107,17 +111,40 @@ class Call:
                 edits = edits or each.edits
                 if each.finds:
                     exchange = exchange._replace(finder=self)
-        return exchange._replace(marker=self._new_sender(workers)) if edits else exchange
+        if edits:
+            self._record.sender = self._sender(UpstreamSender, workers)
+            exchange = exchange._replace(marker=self._record.sender)
+        return exchange
 
-    async def substitute(self, exchange: Exchange, workers: DeadlinePool) -> Exchange:
-        """Return the exchange to fetch if a feature may let another model answer."""
+    async def fetch_substituted(self, exchange: Exchange, fetch: Fetch, workers: DeadlinePool) -> Fetched | None:
+        """Fetch the response of a model that a feature lets answer; None: the asked model has to answer."""
         for each in self._record.hooks:
             if each.substitutes and (found := await each.substitute()) is not None:
-                self.group, self.substituted = self.group.after(found.upstream, found.model), True
-                context = {**exchange.context, ANSWERED_BY: found.model}
-                # No finder: the answer must not be found for a similar request that may not be substituted.
-                return exchange._replace(context=context, finder=None, marker=self._new_sender(workers))
-        return exchange
+                break
+        else:
+            return None
+        group, asked_sender = self.group, self._record.sender
+        self.group, self.substituted = group.after(found.upstream, found.model), True
+        sender = self._record.sender = self._sender(SubstituteSender, workers)
+        checks = [hooks.accepts for hooks in self._record.hooks if hooks.checks]
+        sender.accepts = (lambda answer: all(accepts(answer) for accepts in checks)) if checks else None
+        context = {**exchange.context, ANSWERED_BY: found.model}
+        # No finder: the answer must not be found for a similar request that may not be substituted.
+        substituted = exchange._replace(context=context, finder=None, marker=sender)
+        try:
+            fetched = await self.fetch(substituted, fetch)
+            if fetched is not None and (fetched.status < 400 or exchange.control.only_cached):
+                return fetched
+            if fetched is not None:
+                await fetched.finish()
+        except SubstituteFailed:
+            pass
+        self.group, self.substituted = group, False
+        self._record.sender = asked_sender or self._sender(UpstreamSender, workers)
+        self._record.sender.add_tried(sender.take_calls())
+        for hooks in self._record.hooks:
+            hooks.fell_back()
+        return None
 
     @property
     def may_substitute(self) -> bool:
@@ -131,7 +158,7 @@ class Call:
                 return found
         return None
 
-    async def fetch(self, fetch: Callable[[], Awaitable[Fetched | None]]) -> Fetched | None:
+    async def fetch(self, exchange: Exchange, fetch: Fetch) -> Fetched | None:
         """Fetch the response; None: the request must be sent without the cache. Raises UpstreamFailed.
 
         If the upstream fails, and a feature then finds an answer, that is served. A shared call may be refused because
@@ -140,7 +167,7 @@ class Call:
         """
         for _ in range(MAX_FETCHES):
             try:
-                fetched = await fetch()
+                fetched = await fetch(exchange)
             except CallRefused as error:
                 if error.concerns(self._head.principal.name):
                     raise
@@ -156,27 +183,18 @@ class Call:
     def _finds_after_failure(self) -> bool:
         return any(hooks.find_after_failure() for hooks in self._record.hooks)
 
-    async def send(self, content: bytes) -> Response | SampledResponse:
+    async def send(self, content: bytes) -> SampledResponse:
         """Send the request upstream, with this body. Raises CallRefused if a feature does not allow it."""
-        sender = self._record.sender or self._new_sender(None)
+        sender = self._record.sender
+        if sender is None:
+            sender = self._record.sender = self._sender(UpstreamSender)
         for hooks in self._record.hooks:
             await hooks.before_call(len(content))
         self._record.begin_call()
-        response: Response | ReadResponse
-        if not self.substituted:
-            return self._record.answered(await sender.send(content))
-        checks = [each.accepts for each in self._record.hooks if each.checks]
-        if checks:
-            response = await sender.send_checked(content, lambda answer: all(accepts(answer) for accepts in checks))
-        else:
-            response = await sender.send(content)
-        if sender.fallback is not None:
-            for hooks in self._record.hooks:
-                hooks.fell_back()
-        return self._record.answered(response)
+        return self._record.answered(await sender.send(content))
 
-    def _new_sender(self, workers: DeadlinePool | None) -> UpstreamSender:
-        sender = self._record.sender = UpstreamSender(
+    def _sender(self, kind: type[S], workers: DeadlinePool | None = None) -> S:
+        return kind(
             self.group,
             self._head,
             self.exchange,
@@ -186,7 +204,6 @@ class Call:
             workers,
             self._request.deployment,
         )
-        return sender
 
     async def respond(self, fetched: Fetched, abandoned_timeout: float) -> None:
         """Write the response, store its answer, record the event.

@@ -93,9 +93,12 @@ class Handler:
             call = await self._workers.call(partial(self._call, request, head, endpoint, raw))
         try:
             exchange = call.begin(self._features, self._workers)
+            fetch = partial(self._fetch, upstream=call.upstream.name, send=call.send)
+            fetched = None
             if call.may_substitute:
-                exchange = await call.substitute(exchange, self._workers)
-            fetched = await call.fetch(partial(self._fetch, exchange, call.upstream.name, call.send))
+                fetched = await call.fetch_substituted(exchange, fetch, self._workers)
+            if fetched is None:
+                fetched = await call.fetch(exchange, fetch)
             if fetched is None:
                 await call.forward()
                 return

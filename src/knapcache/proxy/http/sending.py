@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from knapcache.errors import Incomplete, Uncacheable, UpstreamFailed
+from knapcache.errors import UpstreamFailed
 from knapcache.exchange.exchange import Exchange, FallbackAnswer, is_event_stream
+from knapcache.exchange.fetched import UpstreamResponse
 from knapcache.keys.edited_text import with_field
 from knapcache.keys.parse import SHORT
 from knapcache.model import Endpoint
@@ -33,8 +34,6 @@ from knapcache.proxy.hooks import BodyEditor, CallHooks
 from knapcache.proxy.upstream import Pairs, Response, encode_headers
 from knapcache.proxy.upstream.upstream import Upstream, retry_after
 from knapcache.proxy.upstream.upstreams import GroupMember, UpstreamGroup
-from knapcache.wire import StreamCollector
-from knapcache.wire.base import CompleteAnswer
 
 if TYPE_CHECKING:
     from knapcache.proxy.http.access import RequestHead
@@ -122,7 +121,7 @@ class UpstreamSender:
 
     # Sending.
 
-    async def send(self, content: bytes) -> Response:
+    async def send(self, content: bytes) -> UpstreamResponse:
         """Send the request with this body, and return the response. Raises UpstreamFailed."""
         first = self.editor
         member = self._member or self._choose()
@@ -143,25 +142,6 @@ class UpstreamSender:
             member = self._choose(tried)
             tried.append(member)
             body = await self._fallback_body(content, member, first)
-
-    async def send_checked(
-        self, content: bytes, accepts: Callable[[CompleteAnswer | None], bool]
-    ) -> Response | ReadResponse:
-        """Send the request to the first member, and on to the others if its whole answer is not accepted."""
-        response = await self.send(content)
-        first = self._group.members[0]
-        if response.status != 200 or self._member is not first:
-            return response
-        try:
-            body = await response.read()
-        finally:
-            await response.close()
-        stream = self._exchange.stream and is_event_stream(response.status, response.headers)
-        answer = await self._run(body, partial(whole_answer, self._exchange, body, stream=stream))
-        if accepts(answer):
-            return ReadResponse(response, body)
-        self._barred, self._member = [first], None
-        return await self.send(content)
 
     def _choose(self, tried: Sequence[GroupMember] = ()) -> GroupMember:
         """Take a member for the next call."""
@@ -286,6 +266,12 @@ class UpstreamSender:
             found.append(("x-knapcache-model", member.model))
         return found
 
+    def add_tried(self, calls: Calls | None) -> None:
+        """Take over the calls of another sender, which has failed the request."""
+        if calls is not None:
+            upstream, attempts, error, tried, open_until = calls
+            self._tried += [*tried, UpstreamTry(upstream, attempts, error, open_until)]
+
     def take_calls(self) -> Calls | None:
         """Return the calls that are in no event yet.
 
@@ -300,37 +286,6 @@ class UpstreamSender:
         self._tried.clear()
         self._error = ""
         return found
-
-
-class ReadResponse:
-    """A response whose body was read before."""
-
-    def __init__(self, response: Response, body: bytes) -> None:
-        self.status, self.headers, self.pairs, self._body = response.status, response.headers, response.pairs, body
-
-    async def read(self) -> bytes:
-        """Return the whole body."""
-        return self._body
-
-    async def iter_bytes(self) -> AsyncIterator[bytes]:
-        """Yield the body."""
-        yield self._body
-
-    async def close(self) -> None:
-        """Do nothing: the connection was released."""
-
-
-def whole_answer(exchange: Exchange, body: bytes, *, stream: bool) -> CompleteAnswer | None:
-    """Return the answer in the body of a response; None if it is not complete."""
-    try:
-        if not stream:
-            return exchange.format.parse(body, exchange.body)
-        collector = StreamCollector(exchange.format, None)
-        collector.feed(body)
-        collector.close()
-        return collector.complete()
-    except (Incomplete, Uncacheable):
-        return None
 
 
 def with_model(content: bytes, model: str) -> bytes:
