@@ -58,7 +58,7 @@ class SwapReport(ResponseModel):
 def report(tier: SwapTier, totals: dict[str, FrameTotals], excluded: dict[str, int]) -> SwapReport:
     """Return the state of swap."""
     found = []
-    for name, live in tier.frames.items():
+    for name, live in tier.frames:
         route = tier.routes.get(live.route)
         if route is None:
             continue

@@ -19,7 +19,6 @@ from knapcache.proxy.admin_routes import AdminServices, Route, SummaryField
 from knapcache.proxy.events.pipeline import EventPipeline
 from knapcache.proxy.features import Feature, ProxyContext
 from knapcache.proxy.hooks import CallContext, CallHooks
-from knapcache.proxy.settings import Settings
 from knapcache.store.encryption import Encryption
 from knapcache.store.sqlite.rows import Sealer
 
@@ -55,9 +54,6 @@ class SwapFeature(Feature):
         pipeline.add_consumer(self._totals)
         pipeline.add_note_consumer(self.name, self._totals.consume_notes)
         self.tier.notifies = True
-
-    def configure(self, settings: Settings) -> None:
-        self.tier.configure(settings)
 
     def metrics(self) -> Iterable[Metric]:
         return self._totals.metrics(self.tier)

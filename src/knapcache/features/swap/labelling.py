@@ -75,16 +75,15 @@ class Labeller:
             verdict = Verdict(TIE, "escalated")
         else:
             verdict = await self._compare(route.judge, exchange, answer, cheaper, tenant)
-        live = self._tier.frames.get(frame)
-        if live is None:
-            return
-        unlogged, live.unlogged = live.unlogged, 0.0
+        live, unlogged = self._tier.frames.get(frame), 0.0
+        if live is not None:
+            unlogged, live.unlogged = live.unlogged, 0.0
         record = SwapLabel(
             id=os.urandom(8).hex(),
             frame=frame,
             tenant=tenant,
             route=route.settings.name,
-            model=live.model,
+            model=str(exchange.body.get("model")),
             swap_model=route.model,
             judge=route.settings.swap_judge or "",
             checks=route.settings.swap_escalate,

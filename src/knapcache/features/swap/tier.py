@@ -2,9 +2,6 @@
 
 State is used on the event loop's thread only. The log is read and written in a thread of its own. A label counts when
 it was read back from the log, so that all processes count all labels in one order.
-
-    Invariant: at most MAX_FRAMES frames. A request of one more is answered by the asked model and gets no label: a
-    caller that changes the system prompt with each request would otherwise fill the memory.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from typing import NamedTuple
 
 from knapcache.errors import InvalidInput, StoreError
 from knapcache.features.swap.event import SwapKind
-from knapcache.features.swap.frame import Frame
+from knapcache.features.swap.frames import Frames
 from knapcache.features.swap.judge import INSTRUCTIONS
 from knapcache.features.swap.log import LabelPosition, Labels, SwapLabel
 from knapcache.features.swap.request import SwapRequest
@@ -27,7 +24,6 @@ from knapcache.features.swap.settings import SwapRouteSettings
 from knapcache.model import Endpoint
 from knapcache.price.meter import Meter
 from knapcache.proxy.features import ProxyContext
-from knapcache.proxy.settings import Settings
 from knapcache.proxy.upstream.own_calls import WordModel
 from knapcache.proxy.upstream.upstream import Upstream
 from knapcache.proxy.upstream.upstreams import Upstreams
@@ -35,7 +31,6 @@ from knapcache.threads import DeadlinePool
 
 log = logging.getLogger("knapcache.serve")
 
-MAX_FRAMES = 1000
 MAX_CONVERSATIONS = 10_000
 READ_SECONDS = 1.0
 """How soon a label of another process counts."""
@@ -83,38 +78,6 @@ def has_key(upstream: Upstream) -> bool:
     return upstream.own_credential or upstream.settings.local
 
 
-class LiveFrame:
-    """A frame, and what a process knows about it beside its labels."""
-
-    def __init__(self, tenant: str, route: SwapRouteSettings, model: str) -> None:
-        self.tenant, self.route, self.model = tenant, route.name, model
-        self.decision = Frame(route.swap_loss, route.swap_budget)
-        self.unlogged = 0.0
-        """Cost of the asked model that this process has counted since its last label."""
-        self._asked = self._cheaper = 0.0
-        """Costs of both models for the requests with labels."""
-        self.rungs: dict[str, int] = {}
-
-    def count(self, cost: float) -> None:
-        """Count what the asked model has cost for a request, or would have."""
-        self.decision.count(cost)
-        self.unlogged += cost
-
-    def add(self, record: SwapLabel, *, own: bool) -> None:
-        """Add a label. own: of this process, which has counted its `asked_cost` before."""
-        if not own:
-            self.decision.count(record.asked_cost)
-        self._asked += record.asked_answer
-        self._cheaper += record.cheaper_answer
-        self.rungs[record.rung] = self.rungs.get(record.rung, 0) + 1
-        self.decision.add_label(record.z, record.cost)
-
-    @property
-    def price_ratio(self) -> float:
-        """What the asked model costs, in costs of the cheaper one: the mean of the labels."""
-        return self._asked / self._cheaper if self._cheaper > 0.0 else 1.0
-
-
 class SwapDecision(NamedTuple):
     """What is done with a request."""
 
@@ -128,9 +91,7 @@ class SwapTier:
 
     def __init__(self, context: ProxyContext, open_labels: Callable[[], Labels]) -> None:
         self._context, self._open_labels = context, open_labels
-        self.routes: dict[str, SwapRoute] = {}
-        self.configure(context.settings)
-        self.frames: dict[str, LiveFrame] = {}
+        self.frames = Frames()
         self._labels: Labels | None = None
         self._pool = DeadlinePool("knapcache-swap", threads=1)
         self._position = LabelPosition()
@@ -143,13 +104,9 @@ class SwapTier:
         """Whether this process reports changes of state: one of all processes does."""
         self.failure = "it has not read its labels yet"
         """Why nothing is swapped; empty: it may be."""
-
-    def configure(self, settings: Settings) -> None:
-        """Apply settings."""
-        upstreams, meter = self._context.upstreams, self._context.meter
         self.routes = {
-            route.name: SwapRoute(route, upstreams, meter)
-            for route in settings.route
+            route.name: SwapRoute(route, context.upstreams, context.meter)
+            for route in context.settings.route
             if isinstance(route, SwapRouteSettings) and route.swap != "off"
         }
 
@@ -189,7 +146,7 @@ class SwapTier:
         route = self.routes.get(record.route)
         if route is None or (record.swap_model, record.judge, record.checks) != route.labelled_by:
             return  # of earlier settings
-        frame = self._frame(record.frame, record.tenant, route, record.model)
+        frame = self.frames.for_label(record.frame, record.tenant, route.settings, record.model)
         if frame is None:
             return
         before = frame.decision.certificate.state
@@ -222,12 +179,12 @@ class SwapTier:
         name = frame_name(route, tenant, endpoint, model, request.frame)
         if self.failure:
             return SwapDecision("asked", name, self.failure)
-        frame = self._frame(name, tenant, route, model)
+        frame = self.frames.for_request(name, tenant, route.settings, model)
         if frame is None:
             return SwapDecision("asked", reason="too many frames")
         if not request.first_turn:
             swapped = request.conversation in self._conversations
-            certified = frame.decision.certificate.state == "certified" and route.settings.swap == "on"
+            certified = frame.certified and route.settings.swap == "on"
             return SwapDecision("swap", name) if swapped and certified else SwapDecision("asked", name, "conversation")
         choice = frame.decision.choose(random.random())
         if choice == "swap" and route.settings.swap != "on":
@@ -240,12 +197,6 @@ class SwapTier:
         self._conversations[conversation] = None
         if len(self._conversations) > MAX_CONVERSATIONS:
             del self._conversations[next(iter(self._conversations))]
-
-    def _frame(self, name: str, tenant: str, route: SwapRoute, model: str) -> LiveFrame | None:
-        frame = self.frames.get(name)
-        if frame is None and len(self.frames) < MAX_FRAMES:
-            frame = self.frames[name] = LiveFrame(tenant, route.settings, model)
-        return frame
 
     async def close(self) -> None:
         """Release the log."""

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from knapcache.features.swap.event import SWAP_KINDS, LabelNote, SwapEvent
-from knapcache.features.swap.tier import MAX_FRAMES, SwapTier
+from knapcache.features.swap.frames import MAX_FRAMES
+from knapcache.features.swap.tier import SwapTier
 from knapcache.proxy.events.events import Event
 
 
@@ -71,7 +72,7 @@ class SwapTotals:
         yield CounterMetricFamily("knapcache_swap_saved_usd", saved, value=max(0.0, self.usd_saved))
         yield CounterMetricFamily("knapcache_swap_label_usd", "US dollars paid for labels.", value=self.usd_labels)
         frames = GaugeMetricFamily("knapcache_swap_frames", "Frames by state.", labels=["state"])
-        states = Counter(frame.decision.certificate.state for frame in list(tier.frames.values()))
+        states = Counter(frame.decision.certificate.state for _, frame in tier.frames)
         for state in ("learning", "certified", "hopeless"):
             frames.add_metric([state], states[state])
         yield frames

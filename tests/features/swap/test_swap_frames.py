@@ -1,0 +1,132 @@
+"""The frames of a process: bounds, and what a caller with ever new frames can do to others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from knapcache.features.swap import frames as frames_module
+from knapcache.features.swap.frames import Frames, LiveFrame
+from knapcache.proxy.settings import Settings
+from knapcache.proxy.settings.secrets import digest_of
+from tests.features.swap.test_swap_log import label
+from tests.features.swap.two_models import SwapClient, swapping
+
+ROUTE: Any = Settings(route=[{"name": "cheap", "swap": "on", "swap_model": "small", "swap_loss": 0.2}]).route[0]
+
+
+@pytest.fixture(autouse=True)
+def few_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames_module, "MAX_FRAMES", 20)
+    monkeypatch.setattr(frames_module, "MAX_TENANT_FRAMES", 10)
+
+
+def add_labels(frames: Frames, name: str, count: int, z: float = 0.0, tenant: str = "") -> LiveFrame | None:
+    """Add labels of a frame as they come from the log."""
+    found = None
+    for k in range(count):
+        found = frames.for_label(name, tenant, ROUTE, "large")
+        if found is None:
+            return None
+        found.add(label(k, z), own=False)
+    frames.labelled.check()
+    frames.new.check()
+    return found
+
+
+def test_a_tenant_has_a_share_and_replaces_its_least_useful_frame() -> None:
+    frames = Frames()
+    add_labels(frames, "useful", 3, tenant="a")
+    for k in range(50):
+        assert frames.for_request(f"new {k}", "a", ROUTE, "large") is not None
+        add_labels(frames, f"flood {k}", 1, tenant="a")
+    assert frames.get("useful") is not None
+    assert [name for name, _ in frames.labelled][1:] == [f"flood {k}" for k in range(41, 50)]
+    assert [name for name, _ in frames.new] == [f"new {k}" for k in range(40, 50)]
+
+
+def test_one_more_tenant_replaces_frames_of_the_largest() -> None:
+    frames = Frames()
+    for k in range(10):
+        for tenant in ("a", "b"):
+            add_labels(frames, f"{tenant} {k}", 2, tenant=tenant)
+    for k in range(8):
+        add_labels(frames, f"c {k}", 1, tenant="c")
+    assert len(frames.labelled) == 20
+    counts = {tenant: sum(frame.tenant == tenant for _, frame in frames.labelled) for tenant in "abc"}
+    assert counts == {"a": 6, "b": 7, "c": 7}, "equal shares"
+
+
+def test_a_certified_frame_is_never_replaced() -> None:
+    frames = Frames()
+    for k in range(10):
+        found = add_labels(frames, f"certified {k}", 40)
+        assert found is not None
+        assert found.certified
+    assert add_labels(frames, "one more", 1) is None
+    assert frames.for_request("one more", "", ROUTE, "large") is None
+    for tenant in ("b", "c"):
+        for k in range(12):
+            add_labels(frames, f"{tenant} {k}", 1, tenant=tenant)
+    assert sum(frame.certified for _, frame in frames.labelled) == 10
+
+
+def test_a_larger_tenant_replaces_no_frame_of_a_smaller_one() -> None:
+    frames = Frames()
+    add_labels(frames, "small", 1, tenant="a")
+    for k in range(10):
+        add_labels(frames, f"b {k}", 40, tenant="b")
+    for k in range(9):
+        add_labels(frames, f"c {k}", 40, tenant="c")
+    assert add_labels(frames, "one more", 1, tenant="c") is None, "all frames of larger tenants are certified"
+    assert frames.get("small") is not None
+
+
+def test_a_frame_that_comes_back_needs_more_evidence() -> None:
+    frames = Frames()
+    first = add_labels(frames, "a", 3)
+    assert first is not None
+    needed = first.decision.certificate.needed
+    for k in range(10):
+        add_labels(frames, f"other {k}", 4)
+    assert frames.get("a") is None
+    again = add_labels(frames, "a", 1)
+    assert again is not None
+    certificate = again.decision.certificate
+    assert (certificate.tries, certificate.labels) == (2, 1)
+    assert certificate.needed == pytest.approx(4 * needed)
+
+
+def test_a_hostile_tenant_stops_no_frame_of_another(tmp_path: Path) -> None:
+    keys = {name: f"kc-{name}-xxxxxxxxxxxxxxxxxxxxxxxx" for name in ("team", "hostile")}
+    tenants = [{"name": name, "keys": [digest_of(key)]} for name, key in keys.items()]
+    with (
+        swapping(tmp_path, tenants=tenants, key=keys["team"]) as team,
+        SwapClient(team.running, team.upstream, keys["hostile"]) as hostile,
+    ):
+        for k in range(40):
+            hostile.ask(system=f"prompt {k}")
+        for k in range(400):
+            team.ask()
+            hostile.ask(system=f"another prompt {k % 50}")
+            if k % 10 < 9:
+                continue
+            team.settle_labels()
+            if "certified" in {each["state"] for each in team.frames() if each["tenant"] == "team"}:
+                break
+        assert any(team.ask().swapped for _ in range(10))
+        for k in range(40):
+            hostile.ask(system=f"a third prompt {k}")
+        assert any(team.ask().swapped for _ in range(10))
+
+
+def test_a_caller_without_a_tenant_stops_no_certified_frame(tmp_path: Path) -> None:
+    with swapping(tmp_path) as client:
+        client.learn()
+        for k in range(60):
+            client.ask(system=f"prompt {k}")
+        client.settle_labels()
+        assert any(client.ask().swapped for _ in range(10))
+        client.running.proxy.features.get("swap").tier.frames.labelled.check()
