@@ -20,7 +20,7 @@ def test_frames_are_shown(browser: Browser, tmp_path: Path) -> None:
             for _ in range(20):
                 client.ask()
             poll_now(page)
-            expect(page.locator("#swap-card .sub")).to_contain_text("saved by cheaper models in 1 frame")
+            expect(page.locator("#swap-card .sub")).to_contain_text("saved by cheaper models; 1 frame certified now")
             open_view(page, "swap")
             row = page.locator("#swap-table tbody tr")
             expect(row).to_have_count(1)

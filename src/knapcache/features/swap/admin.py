@@ -8,11 +8,15 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from knapcache.features.swap.certificate import State
+from knapcache.features.swap.event import SWAP_KINDS
+from knapcache.features.swap.frames import LiveFrame
 from knapcache.features.swap.settings import SwapMode
-from knapcache.features.swap.tier import SwapTier
-from knapcache.features.swap.totals import FrameTotals
+from knapcache.features.swap.tier import SwapRoute, SwapTier
+from knapcache.features.swap.totals import FrameSums, FrameTotals, SwapTotals
 from knapcache.proxy.admin.models import Count, ResponseModel
 from knapcache.proxy.admin_routes import Route
+
+MAX_REPORTED = 200
 
 
 class FrameStatus(ResponseModel):
@@ -47,50 +51,81 @@ class FrameStatus(ResponseModel):
     usd_labels: Annotated[float, Field(description="Paid for labels.")]
 
 
+class SwapUsage(ResponseModel):
+    """Sums of some time."""
+
+    requests: Annotated[dict[str, Count], Field(description="Requests by what was done with them.")]
+    excluded: Annotated[dict[str, Count], Field(description="Requests that are never swapped, by reason.")]
+    labels: Count
+    usd_saved: Annotated[float, Field(description="What the asked models would have cost more, by the mean of labels.")]
+    usd_labels: Annotated[float, Field(description="Paid for labels.")]
+
+
 class SwapReport(ResponseModel):
-    """All frames, those with the most requests first."""
+    """The frames with the most requests, and sums over restarts and proxies."""
 
     problem: Annotated[str, Field(description="Why nothing is swapped; empty: it may be.")]
-    frames: list[FrameStatus]
-    excluded: Annotated[dict[str, Count], Field(description="Requests that are never swapped, by reason.")]
+    frames: Annotated[
+        list[FrameStatus], Field(description=f"At most {MAX_REPORTED}, with sums since the proxy started.")
+    ]
+    more_frames: Annotated[Count, Field(description="Frames that are not listed.")]
+    since: Annotated[float | None, Field(description="Unix time of the first request; null: there was none.")]
+    today: Annotated[SwapUsage, Field(description="Since midnight.")]
+    all: Annotated[SwapUsage, Field(description="Since the histories began.")]
 
 
-def report(tier: SwapTier, totals: dict[str, FrameTotals], excluded: dict[str, int]) -> SwapReport:
+def usage(totals: SwapTotals) -> SwapUsage:
+    """Return sums for the API."""
+    return SwapUsage(
+        requests={kind: totals.kinds.get(kind, 0) for kind in SWAP_KINDS},
+        excluded=totals.excluded,
+        labels=totals.labels,
+        usd_saved=totals.usd_saved,
+        usd_labels=totals.usd_labels,
+    )
+
+
+def report(tier: SwapTier, sums: FrameSums, today: SwapTotals, total: SwapTotals) -> SwapReport:
     """Return the state of swap."""
-    found = []
-    for name, live in tier.frames:
-        route = tier.routes.get(live.route)
-        if route is None:
-            continue
-        certificate, sums = live.decision.certificate, totals.get(name[:16], FrameTotals())
-        asked_cost = live.decision.asked_cost
-        found.append(
-            FrameStatus(
-                frame=name[:16],
-                route=live.route,
-                tenant=live.tenant,
-                model=live.model,
-                swap_model=route.model,
-                mode=route.settings.swap,
-                state=certificate.state,
-                labels=certificate.labels,
-                evidence=certificate.evidence,
-                needed=certificate.needed,
-                loss=certificate.loss,
-                mean_loss=certificate.mean_loss,
-                bound=certificate.bound(),
-                differing=certificate.differing,
-                rungs=live.rungs,
-                label_share=live.decision.label_cost / asked_cost if asked_cost > 0.0 else 0.0,
-                price_ratio=live.price_ratio,
-                requests=sums.requests,
-                swapped=sums.swapped,
-                usd_saved=sums.usd_saved,
-                usd_labels=sums.usd_labels,
-            )
-        )
-    found.sort(key=lambda frame: (-frame.requests, -frame.labels, frame.frame))
-    return SwapReport(problem=tier.failure, frames=found, excluded=excluded)
+    known = [(sums.get(name[:16]), name, live) for name, live in tier.frames]
+    known.sort(key=lambda one: (-one[0].requests, -one[2].decision.certificate.labels, one[1]))
+    found = [status(tier.routes[live.route], name, live, counted) for counted, name, live in known[:MAX_REPORTED]]
+    return SwapReport(
+        problem=tier.failure,
+        frames=found,
+        more_frames=len(known) - len(found),
+        since=total.since or None,
+        today=usage(today),
+        all=usage(total),
+    )
+
+
+def status(route: SwapRoute, name: str, live: LiveFrame, sums: FrameTotals) -> FrameStatus:
+    """Return the state of a frame."""
+    certificate, asked_cost = live.decision.certificate, live.decision.asked_cost
+    return FrameStatus(
+        frame=name[:16],
+        route=live.route,
+        tenant=live.tenant,
+        model=live.model,
+        swap_model=route.model,
+        mode=route.settings.swap,
+        state=certificate.state,
+        labels=certificate.labels,
+        evidence=certificate.evidence,
+        needed=certificate.needed,
+        loss=certificate.loss,
+        mean_loss=certificate.mean_loss,
+        bound=certificate.bound(),
+        differing=certificate.differing,
+        rungs=live.rungs,
+        label_share=live.decision.label_cost / asked_cost if asked_cost > 0.0 else 0.0,
+        price_ratio=live.price_ratio,
+        requests=sums.requests,
+        swapped=sums.swapped,
+        usd_saved=sums.usd_saved,
+        usd_labels=sums.usd_labels,
+    )
 
 
 def routes(serve: Any) -> Sequence[Route]:

@@ -14,7 +14,7 @@ from knapcache.features.swap.event import LabelNote, SwapEvent
 from knapcache.features.swap.labelling import Labeller
 from knapcache.features.swap.log import Labels, RedisLabels, SqliteLabels
 from knapcache.features.swap.tier import SwapTier
-from knapcache.features.swap.totals import SwapTotals
+from knapcache.features.swap.totals import SwapCounts, SwapTotals, collect_swap
 from knapcache.proxy.admin_routes import AdminServices, Route, SummaryField
 from knapcache.proxy.events.pipeline import EventPipeline
 from knapcache.proxy.features import Feature, ProxyContext
@@ -31,12 +31,13 @@ class SwapFeature(Feature):
     name = "swap"
     part = SwapEvent
     note = LabelNote
+    totals = SwapTotals
 
     def __init__(self, context: ProxyContext) -> None:
         super().__init__(context)
         self.tier = SwapTier(context, self._open_labels)
         self.labeller = Labeller(context, self.tier)
-        self._totals = SwapTotals()
+        self._counts = SwapCounts()
         """Of all processes, in the owner process."""
 
     def _open_labels(self) -> Labels:
@@ -51,12 +52,12 @@ class SwapFeature(Feature):
         self.run(self.tier.run())
 
     def become_owner(self, pipeline: EventPipeline) -> None:
-        pipeline.add_consumer(self._totals)
-        pipeline.add_note_consumer(self.name, self._totals.consume_notes)
+        pipeline.add_consumer(self._counts)
+        pipeline.add_note_consumer(self.name, self._counts.consume_notes)
         self.tier.notifies = True
 
     def metrics(self) -> Iterable[Metric]:
-        return self._totals.metrics(self.tier)
+        return collect_swap(self._counts.totals, self.tier)
 
     def span_attributes(self, part: SwapEvent) -> dict[str, Any]:
         return {"knapcache.swap": part.kind, "knapcache.swap_model": part.model} if part.kind == "swap" else {}
@@ -70,7 +71,7 @@ class SwapFeature(Feature):
     def admin_routes(self, admin: AdminServices) -> Sequence[Route]:
         async def serve(_request: Any) -> SwapReport:
             await admin.refresh()
-            return report(self.tier, self._totals.frames, dict(self._totals.excluded))
+            return report(self.tier, self._counts.frames, *admin.totals.sums(self.name))
 
         return routes(serve)
 

@@ -23,10 +23,10 @@ function sentence({ state, mode, labels, evidence, needed, loss, bound }) {
 export function card(root) {
   const show = figure(root);
   return async () => {
-    const { frames, problem } = await api.get("/swap");
+    const { frames, problem, all } = await api.get("/swap");
     const certified = frames.filter(({ state }) => state === "certified").length, labels = sum(frames, "labels");
     if (problem) show("Does not work", problem, "bad");
-    else if (certified) show(usd(sum(frames, "usd_saved")), `saved by cheaper models in ${counted(certified, "frame")}; ${usd(sum(frames, "usd_labels"))} paid for labels`);
+    else if (certified || all.usd_saved) show(usd(all.usd_saved), `saved by cheaper models; ${counted(certified, "frame")} certified now; ${usd(all.usd_labels)} paid for labels`);
     else show("Learning", labels ? `${counted(labels, "label")} in ${counted(frames.length, "frame")}; none is certified yet` : "No labels yet.");
   };
 }
@@ -35,9 +35,10 @@ export function view(root) {
   const table = new TableCard("swap", "Cheaper models", HEADINGS, { dollars: true, tall: true, empty: "No request has met a route with swap yet." });
   root.append(table.root);
   return async () => {
-    const { frames, excluded, problem } = await api.get("/swap");
-    const never = Object.entries(excluded).sort((a, b) => b[1] - a[1]).map(([reason, number]) => `${reason} (${count(number)})`);
-    setText(table.note, problem || (never.length ? `never swapped: ${never.slice(0, 4).join(", ")}` : "frames: requests with the same route, model and system prompt"));
+    const { frames, more_frames, all, problem } = await api.get("/swap");
+    const never = Object.entries(all.excluded).sort((a, b) => b[1] - a[1]).map(([reason, number]) => `${reason} (${count(number)})`);
+    const sums = `${usd(all.usd_saved)} saved, ${usd(all.usd_labels)} paid for labels; frames since the start`;
+    setText(table.note, problem || [sums, more_frames && `${count(more_frames)} more frames`, never.length && `never swapped: ${never.slice(0, 4).join(", ")}`].filter(Boolean).join(" · "));
     table.draw(frames, (frame) => [
       h("td", { class: "model", title: `frame ${frame.frame}${frame.tenant ? `, tenant ${frame.tenant}` : ""}` }, `${frame.route}: ${frame.model} → ${frame.swap_model}`),
       h("td", { class: "model details", title: sentence(frame) }, dot(COLORS[frame.state]), `${frame.state}. ${sentence(frame)}`),

@@ -1,0 +1,137 @@
+"""Sums of swap: counted, saved, added over restarts and proxies, and bounded."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from knapcache.errors import InvalidInput
+from knapcache.features.swap.event import SWAP_KINDS, LabelNote, SwapEvent, SwapKind
+from knapcache.features.swap.frames import MAX_FRAMES
+from knapcache.features.swap.totals import MAX_REASONS, SwapCounts, SwapTotals
+from knapcache.proxy.events.events import Event
+from knapcache.proxy.events.history import History
+from knapcache.proxy.events.labels import OTHER
+from tests.features.swap.two_models import ASKED, CHEAPER, SwapClient, TwoModels, swapping
+from tests.support.clock import Clock
+from tests.support.events import event
+from tests.support.redis_servers import RedisProcess
+from tests.support.timing import wait_until
+
+
+def swap_event(kind: SwapKind = "swap", frame: str = "f", reason: str = "", saved: float = 0.0) -> Event:
+    return event("miss", swap=SwapEvent(kind, frame, CHEAPER, reason, saved))
+
+
+def note(frame: str = "f", usd: float = 0.5) -> LabelNote:
+    return LabelNote(frame, 0.0, "equal", usd)
+
+
+def counted() -> SwapTotals:
+    found = SwapTotals()
+    for kind in SWAP_KINDS:
+        found.count(swap_event(kind, reason="tools", saved=0.25))
+    found.count(event("miss"))
+    found.count_note(note())
+    return found
+
+
+def test_requests_are_counted_by_kind_and_labels_by_cost() -> None:
+    found = counted()
+    assert found.kinds == dict.fromkeys(SWAP_KINDS, 1)
+    assert found.excluded == {"tools": 1}
+    assert (found.labels, found.usd_labels, found.usd_saved) == (1, 0.5, 0.25 * len(SWAP_KINDS))
+
+
+def test_sums_are_added_and_restored() -> None:
+    total = SwapTotals()
+    assert not total
+    for _ in range(2):
+        total.add(counted())
+    total.add(SwapTotals(usd_saved=-100.0))
+    assert total
+    assert total.kinds["swap"] == total.excluded["tools"] == total.labels == 2
+    assert total.usd_saved < 0.0, "a cheaper model that costs more"
+    assert SwapTotals.from_json(json.loads(json.dumps(total.to_json()))) == total
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"since": -1.0},
+        {"kinds": {"other": 1}},
+        {"kinds": {"swap": -1}},
+        {"excluded": {f"r{k}": 1 for k in range(MAX_REASONS + 2)}},
+        {"labels": 0.5},
+        {"usd_saved": "1"},
+        {"usd_labels": -1.0},
+    ],
+)
+def test_other_documents_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="sums of swap must have the form that knapcache writes"):
+        SwapTotals.from_json(counted().to_json() | changes)
+    with pytest.raises(InvalidInput):
+        SwapTotals.from_json(None)
+
+
+def test_reasons_and_frames_are_bounded() -> None:
+    counts = SwapCounts()
+    counts.consume([swap_event(frame="used")] * 3)
+    counts.consume([swap_event("excluded", f"f{k}", f"reason {k}") for k in range(MAX_FRAMES + 50)])
+    counts.consume_notes([note("used")])
+    assert counts.totals.excluded[OTHER] == MAX_FRAMES + 50 - MAX_REASONS
+    assert len(counts.totals.excluded) == MAX_REASONS + 1
+    assert len(counts.frames._frames) == MAX_FRAMES
+    assert (counts.frames.get("used").requests, counts.frames.get("used").usd_labels) == (3, 0.5)
+
+
+def test_the_history_keeps_them(tmp_path: Path) -> None:
+    for number in (1, 2):
+        history = History(tmp_path, dict, Clock(1.8e9), totals={"swap": SwapTotals})
+        history.consume([swap_event(saved=1.0)])
+        history.consume_notes([("swap", note())])
+        today, total = history.sums("swap")
+        assert total.kinds == today.kinds == {"swap": number}
+        assert (total.usd_saved, total.usd_labels) == (number, 0.5 * number)
+        history.close()
+
+
+def test_sums_outlive_a_restart(tmp_path: Path) -> None:
+    with TwoModels() as upstream:
+        with swapping(tmp_path, upstream) as client:
+            client.learn()
+            for _ in range(20):
+                client.ask()
+            client.settle_labels()
+            wait_until(lambda: client.running.admin("/swap")["all"]["usd_saved"] > 0.0)
+            before = client.running.admin("/swap")["all"]
+            assert before["labels"] >= 10
+            assert before["requests"]["swap"] > 0
+            spent = {row["name"]: row["usd_spent"] for row in client.running.admin("/summary")["models"]}
+            assert spent[CHEAPER] >= before["usd_labels"] > 0.0, "labels are in what is spent on their model"
+            assert spent[ASKED] > 0.0
+        with swapping(tmp_path, upstream) as client:
+            report = client.running.admin("/swap")
+            assert report["all"] == before
+            assert report["since"] > 0.0
+
+
+def test_proxies_on_one_server_add_their_sums(tmp_path: Path) -> None:
+    with RedisProcess(tmp_path) as server, TwoModels() as upstream:
+        shared: dict[str, Any] = {"store": server.url, "secret": "5a" * 32}
+        with (
+            swapping(tmp_path / "a", upstream, **shared) as first,
+            swapping(tmp_path / "b", upstream, **shared) as second,
+        ):
+            for client in (first, second):
+                client.ask(n=2)
+            for client in (first, second):
+                wait_until(partial(is_sum_of_both, client))
+
+
+def is_sum_of_both(client: SwapClient) -> bool:
+    return bool(client.running.admin("/swap")["all"]["excluded"] == {"several answers": 2})
