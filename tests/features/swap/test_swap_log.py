@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
+import orjson
 import pytest
 
 from knapcache.errors import StoreError
@@ -64,6 +65,19 @@ def test_old_labels_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for k in range(12):
         labels.append(label(k))
     assert labels.read(LabelPosition())[0] == [label(k) for k in range(7, 12)]
+    labels.close()
+
+
+def test_labels_without_newer_fields_are_read(tmp_path: Path) -> None:
+    """Records of the version before `again`."""
+    labels = SqliteLabels(tmp_path / "swap.sqlite", SEALER)
+    old = label(0)._asdict()
+    del old["again"]
+    record = b"".join(SEALER.protect(b"swap label", orjson.dumps(old)))
+    labels._file.run(lambda connection: connection.execute("INSERT INTO labels (record) VALUES (?)", (record,)))
+    labels.append(label(1)._replace(again=1.0))
+    labels.append(label(2)._replace(again=7.0))
+    assert labels.read(LabelPosition())[0] == [label(0), label(1)._replace(again=1.0)]
     labels.close()
 
 

@@ -12,7 +12,7 @@ import anthropic
 import pytest
 
 from knapcache.errors import InvalidInput
-from knapcache.features.swap import frame
+from knapcache.features.swap import frame, labelling
 from knapcache.proxy.settings.secrets import digest_of
 from tests.features.swap.two_models import ASKED, CHEAPER, JUDGE, SwapClient, TwoModels, new_question, swapping
 from tests.support.redis_servers import RedisProcess
@@ -175,6 +175,27 @@ def test_a_judge_that_prefers_a_place_says_nothing(tmp_path: Path) -> None:
         status = client.frames()[0]
         assert status["rungs"] == {"model": status["labels"]}
         assert status["mean_loss"] == 0.0
+
+
+@pytest.mark.parametrize("unsure", [False, True])
+def test_the_asked_model_is_compared_with_itself(tmp_path: Path, unsure: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(labelling, "ASKED_TWICE", 1.0)
+    monkeypatch.setattr(labelling, "MAX_TWICE", 5)
+    with swapping(tmp_path, route_fields={"swap": "shadow"}) as client:
+        client.upstream.unsure = unsure
+        for _ in range(20):
+            client.ask()
+            client.settle_labels()
+        status = client.frames()[0]
+        assert status["labels"] > status["asked_twice"] == 5
+        assert status["floor"] == float(unsure)
+        asked = [question for model, question in client.upstream.answered if model == ASKED]
+        assert len(asked) - len(set(asked)) == 5, "one more call for each"
+        paid = Counter(model for model, _ in client.upstream.answered)
+        assert paid[CHEAPER] == status["labels"]
+        summary = {row["name"]: row["usd_spent"] for row in client.running.admin("/summary")["models"]}
+        second = 5 * summary[ASKED] / len(asked)
+        assert status["usd_labels"] == pytest.approx(summary[CHEAPER] + second, rel=0.1), "counted as cost of labels"
 
 
 def ask_escalated(client: SwapClient, stream: bool = False) -> list[str]:

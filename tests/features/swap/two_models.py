@@ -36,6 +36,8 @@ class TwoModels(FakeUpstream):
         """What the judge always says; empty: the truth."""
         self.refuses = False
         """The cheaper model refuses every question."""
+        self.unsure = False
+        """The asked model gives another answer each time."""
         self.failing, self.fault = "", "500"
         """A model whose calls have this fault."""
         self.answered: list[tuple[str, str]] = []
@@ -57,7 +59,7 @@ class TwoModels(FakeUpstream):
         self.answered.append((model, text))
         number = text.rpartition(" ")[2]
         if model != CHEAPER:
-            return f"right {number}"
+            return f"right {number}, answer {next(_numbers)}" if self.unsure else f"right {number}"
         if self.refuses:
             return "I'm sorry, but I can't help with that."
         if self.wrong_every and int(number) % self.wrong_every == 0:

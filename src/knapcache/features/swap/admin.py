@@ -42,6 +42,8 @@ class FrameStatus(ResponseModel):
     mean_loss: Annotated[float, Field(description="The mean loss of the labels; below 0: the cheaper model is better.")]
     bound: Annotated[float, Field(description="The least loss that the labels would certify; 1: none.")]
     differing: Annotated[float, Field(description="Share of the labels that are not ties.")]
+    asked_twice: Annotated[Count, Field(description="Labels for which the asked model was asked a second time.")]
+    floor: Annotated[float, Field(description="Share of these in which it differs from itself, by the same judge.")]
     rungs: Annotated[dict[str, Count], Field(description="Labels by what decided them: equal, model, differ, text.")]
     label_share: Annotated[float, Field(description="Cost of labels ÷ what the asked model costs for all requests.")]
     price_ratio: Annotated[float, Field(description="What the asked model costs, in costs of the cheaper one.")]
@@ -118,6 +120,8 @@ def status(route: SwapRoute, name: str, live: LiveFrame, sums: FrameTotals) -> F
         mean_loss=certificate.mean_loss,
         bound=certificate.bound(),
         differing=certificate.differing,
+        asked_twice=live.asked_twice,
+        floor=live.floor,
         rungs=live.rungs,
         label_share=live.decision.label_cost / asked_cost if asked_cost > 0.0 else 0.0,
         price_ratio=live.price_ratio,

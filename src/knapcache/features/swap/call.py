@@ -103,8 +103,7 @@ class SwapCall(CallHooks):
             return
         frame.count(bill.cost)
         if decision.kind in ("label", "audit"):
-            source = decision.kind
-            self._labeller.begin(self._route, decision.frame, self._exchange, self._call.tenant, answer, source)
+            self._labeller.begin(self._route, decision.frame, self._call, answer, decision.kind)
 
     def response_headers(self) -> Pairs:
         if self._decision.kind != "swap":

@@ -39,6 +39,8 @@ class LiveFrame:
         self._asked = self._cheaper = 0.0
         """Costs of both models for the requests with labels."""
         self.rungs: dict[str, int] = {}
+        self.asked_twice = self.differing_twice = 0
+        """Labels for which the asked model was asked a second time, and of these, with answers that are no tie."""
 
     def count(self, cost: float) -> None:
         """Count what the asked model has cost for a request, or would have."""
@@ -52,12 +54,20 @@ class LiveFrame:
         self._asked += record.asked_answer
         self._cheaper += record.cheaper_answer
         self.rungs[record.rung] = self.rungs.get(record.rung, 0) + 1
+        if record.again is not None:
+            self.asked_twice += 1
+            self.differing_twice += record.again != 0.0
         self.decision.add_label(record.z, record.cost)
 
     @property
     def certified(self) -> bool:
         """Whether the cheaper model may answer."""
         return self.decision.certificate.state == "certified"
+
+    @property
+    def floor(self) -> float:
+        """How often the asked model differs from itself, as a share: less is not to be expected of another model."""
+        return self.differing_twice / self.asked_twice if self.asked_twice else 0.0
 
     @property
     def price_ratio(self) -> float:

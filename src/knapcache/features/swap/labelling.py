@@ -3,6 +3,9 @@
 Bounds: at most MAX_PENDING labels are made at a time in a process, MAX_TENANT of one tenant. A request that does not
 fit gets none. That does not bias the labels, because it does not depend on the answers. A label that was begun is
 always stored: if the cheaper model fails or is too slow, that is a loss, because a caller would have waited for it.
+
+For a random ASKED_TWICE of the labels the asked model answers a second time, and its two answers are compared as well.
+That shows how often it differs from itself. It is no part of the certificate, and its cost is part of the label's.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 import time
 from collections import Counter
 from typing import Any, NamedTuple
@@ -23,7 +27,10 @@ from knapcache.features.swap.judge import LOSS, MAX_SENT, TIE, Rung, are_equal, 
 from knapcache.features.swap.log import SwapLabel
 from knapcache.features.swap.tier import SwapRoute, SwapTier
 from knapcache.proxy.features import ProxyContext
-from knapcache.proxy.upstream.own_calls import OwnAnswer, WordModel, call
+from knapcache.proxy.hooks import CallContext
+from knapcache.proxy.upstream.own_calls import OwnAnswer, WordModel
+from knapcache.proxy.upstream.own_calls import call as own_call
+from knapcache.proxy.upstream.upstream import Upstream
 from knapcache.wire.answer_text import answer_text
 from knapcache.wire.base import to_json
 
@@ -32,6 +39,8 @@ log = logging.getLogger("knapcache.serve")
 MAX_PENDING, MAX_TENANT = 64, 32
 TIMEOUT = 120.0
 """Seconds for the answer of the cheaper model, and for each verdict."""
+ASKED_TWICE, MAX_TWICE = 0.1, 100
+"""Share of labels for which the asked model is asked again, and how often in a frame: then the share is known."""
 NOT_COPIED = frozenset(("cache", "stream", "stream_options"))
 """Fields of a request that the second call does not need."""
 
@@ -55,26 +64,36 @@ class Labeller:
         self._failed: set[str] = set()
         """Models whose failure was logged."""
 
-    def begin(self, route: SwapRoute, frame: str, exchange: Exchange, tenant: str, answer: Answer, source: str) -> None:
+    def begin(self, route: SwapRoute, frame: str, call: CallContext, answer: Answer, source: str) -> None:
         """Compare the answer of the asked model with one of the cheaper model, without waiting for it."""
+        exchange, tenant = call.exchange, call.tenant
+        assert exchange is not None
         if self._pending[tenant] >= MAX_TENANT or self._pending.total() >= MAX_PENDING:
             return
         self._pending[tenant] += 1
-        task = asyncio.create_task(self._label(route, frame, exchange, tenant, answer, source))
+        task = asyncio.create_task(self._label(route, frame, exchange, call, answer, source))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda _: self._pending.subtract([tenant]))
 
     async def _label(
-        self, route: SwapRoute, frame: str, exchange: Exchange, tenant: str, answer: Answer, source: str
+        self, route: SwapRoute, frame: str, exchange: Exchange, call: CallContext, answer: Answer, source: str
     ) -> None:
-        cheaper = await self._answer(route, exchange, tenant)
+        tenant, model = call.tenant, route.asked_model or call.model
+        twice = self._asks_twice(frame)  # before any answer is known
+        cheaper = await self._answer(route.upstream, route.model, exchange, tenant)
         bill = None if cheaper is None else cheaper.bill
         cost, usd = (0.0, 0.0) if bill is None else (bill.cost, bill.usd or 0.0)
         if cheaper is not None and self._fails_a_check(route, exchange, cheaper):
             verdict = Verdict(TIE, "escalated")
         else:
             verdict = await self._compare(route.judge, exchange, answer, cheaper, tenant)
+        paid, paid_usd, again = cost + verdict.cost, usd + verdict.usd, None
+        if twice and (second := await self._answer(call.upstream, model, exchange, tenant)) is not None:
+            with_itself = await self._compare(route.judge, exchange, answer, second, tenant)
+            again = with_itself.z
+            paid += second.bill.cost + with_itself.cost
+            paid_usd += (second.bill.usd or 0.0) + with_itself.usd
         live, unlogged = self._tier.frames.get(frame), 0.0
         if live is not None:
             unlogged, live.unlogged = live.unlogged, 0.0
@@ -83,42 +102,47 @@ class Labeller:
             frame=frame,
             tenant=tenant,
             route=route.settings.name,
-            model=str(exchange.body.get("model")),
+            model=call.model,
             swap_model=route.model,
             judge=route.settings.swap_judge or "",
             checks=route.settings.swap_escalate,
             z=verdict.z,
-            cost=cost + verdict.cost,
+            cost=paid,
             asked_cost=unlogged,
             asked_answer=0.0 if bill is None else answer.bill.cost,
             cheaper_answer=cost,
             rung=verdict.rung,
             source=source,
             time=time.time(),
+            again=again,
         )
         await self._tier.append(record)
-        note = LabelNote(frame[:16], verdict.z, verdict.rung, usd + verdict.usd)
+        note = LabelNote(frame[:16], verdict.z, verdict.rung, paid_usd)
         self._context.events.append_note("swap", note)
+
+    def _asks_twice(self, frame: str) -> bool:
+        live = self._tier.frames.get(frame)
+        return random.random() < ASKED_TWICE and (live is None or live.asked_twice < MAX_TWICE)
 
     def _fails_a_check(self, route: SwapRoute, exchange: Exchange, cheaper: OwnAnswer) -> bool:
         """Return whether the caller would have got the answer of the asked model."""
         names = route.settings.swap_escalate
         return bool(names and failed_check(names, exchange.endpoint, exchange.body, cheaper.answer))
 
-    async def _answer(self, route: SwapRoute, exchange: Exchange, tenant: str) -> OwnAnswer | None:
-        """Return the answer of the cheaper model; None if it has none."""
+    async def _answer(self, upstream: Upstream, model: str, exchange: Exchange, tenant: str) -> OwnAnswer | None:
+        """Return the answer of a model; None if it has none."""
         body: dict[str, Any] = {name: value for name, value in exchange.body.items() if name not in NOT_COPIED}
-        body["model"] = route.model
+        body["model"] = model
         try:
             async with asyncio.timeout(TIMEOUT):
-                found = await call(route.upstream, exchange.endpoint, route.model, to_json(body), self._context.meter)
+                found = await own_call(upstream, exchange.endpoint, model, to_json(body), self._context.meter)
         except (UpstreamFailed, Incomplete, TimeoutError) as error:
-            self._log_failure(route.model, str(error) or f"no answer within {TIMEOUT:g} seconds")
+            self._log_failure(model, str(error) or f"no answer within {TIMEOUT:g} seconds")
             return None
         if isinstance(found, int):
-            self._log_failure(route.model, f"status {found}")
+            self._log_failure(model, f"status {found}")
             return None
-        self._failed.discard(route.model)
+        self._failed.discard(model)
         self._context.count_payment(found.endpoint, found.model, tenant, found.bill)
         return found
 
@@ -156,7 +180,7 @@ class Labeller:
         """Log a failure, once until the model has answered again."""
         if model not in self._failed:
             self._failed.add(model)
-            log.warning("The model %s failed for a label, which counts as a loss: %s", model, reason)
+            log.warning("The model %s failed for a label: %s", model, reason)
 
     async def close(self) -> None:
         """End all labels that are being made."""

@@ -77,6 +77,8 @@ class SwapLabel(NamedTuple):
     source: str
     """`label` or `audit`."""
     time: float
+    again: float | None = None
+    """The label of a second answer of the asked model, against its first one; None: it was asked once."""
 
 
 class LabelPosition(NamedTuple):
@@ -118,7 +120,7 @@ class LabelCodec:
         try:
             fields = orjson.loads(found)
             record = SwapLabel(**{**fields, "checks": tuple(fields["checks"])})
-            return record if -1.0 <= record.z <= 1.0 else None
+            return record if all(-1.0 <= z <= 1.0 for z in (record.z, record.again or 0.0)) else None
         except (TypeError, ValueError, KeyError):
             return None
 

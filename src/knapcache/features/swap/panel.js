@@ -19,6 +19,9 @@ function sentence({ state, mode, labels, evidence, needed, loss, bound }) {
   return `Evidence ${evidence.toFixed(1)} of ${needed.toFixed(0)}; the labels so far show a loss of at most ${points(bound)}.`;
 }
 
+/** How often the asked model differs from itself. */
+const floor = ({ differing, asked_twice, floor }) => (asked_twice ? ` ${percent(differing)} of the labels are no tie; the asked model differs from itself in ${percent(floor)} of ${count(asked_twice)}.` : "");
+
 /** What was saved, and how many frames are certified. */
 export function card(root) {
   const show = figure(root);
@@ -41,7 +44,7 @@ export function view(root) {
     setText(table.note, problem || [sums, more_frames && `${count(more_frames)} more frames`, never.length && `never swapped: ${never.slice(0, 4).join(", ")}`].filter(Boolean).join(" · "));
     table.draw(frames, (frame) => [
       h("td", { class: "model", title: `frame ${frame.frame}${frame.tenant ? `, tenant ${frame.tenant}` : ""}` }, `${frame.route}: ${frame.model} → ${frame.swap_model}`),
-      h("td", { class: "model details", title: sentence(frame) }, dot(COLORS[frame.state]), `${frame.state}. ${sentence(frame)}`),
+      h("td", { class: "model details", title: sentence(frame) + floor(frame) }, dot(COLORS[frame.state]), `${frame.state}. ${sentence(frame)}`),
       h("td", {}, count(frame.labels)), h("td", {}, frame.labels ? points(frame.mean_loss) : "–"),
       h("td", {}, frame.requests ? `${count(frame.swapped)} (${percent(frame.swapped / frame.requests)})` : "–"),
       h("td", { class: "hide-small" }, usd(frame.usd_saved)), h("td", { class: "hide-small" }, usd(frame.usd_labels))], { key: ({ frame }) => frame });

@@ -44,6 +44,9 @@ class SwapRoute:
         assert settings.swap_model is not None
         self.settings, self.model = settings, settings.swap_model
         self.upstream = own_upstream(upstreams, self.model, f"route {settings.name}: swap_model")
+        group = upstreams.groups.get(settings.name)
+        self.asked_model = None if group is None else group.members[0].model
+        """The name of the asked model at its upstream; None: that of the request."""
         self.judge: WordModel | None = None
         if settings.swap_judge is not None:
             judge = own_upstream(upstreams, settings.swap_judge, f"route {settings.name}: swap_judge")
