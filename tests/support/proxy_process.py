@@ -21,7 +21,10 @@ ADMIN_TOKEN = "0123456789abcdef-admin-token"
 
 
 class ProxyProcess:
-    """A started proxy. settings: one value each; workers=2 starts real worker processes; config: a settings file."""
+    """A started proxy. settings: one value each; workers=2 starts real worker processes; config: a settings file.
+
+    upstream: empty if the settings file has some.
+    """
 
     compiled = True
     """Whether proxies use compiled kernels. Tests set False: plain ones decide the same and take no time to load."""
@@ -37,7 +40,8 @@ class ProxyProcess:
         defaults = {"policy": "lru", "shadows": "lru", "capacity": "20MB", "grace": 2}
         port = str(settings.pop("port", 0))
         command = [sys.executable, "-m", "knapcache", "serve", "--path", str(folder), "--port", port]
-        command += ["--upstream", upstream]
+        if upstream:
+            command += ["--upstream", upstream]
         if config:
             file = folder.parent / f"{folder.name}.toml"
             file.write_text(config, encoding="utf-8")

@@ -111,9 +111,13 @@ def test_sums_outlive_a_restart(tmp_path: Path) -> None:
             before = client.running.admin("/swap")["all"]
             assert before["labels"] >= 10
             assert before["requests"]["swap"] > 0
-            spent = {row["name"]: row["usd_spent"] for row in client.running.admin("/summary")["models"]}
-            assert spent[CHEAPER] >= before["usd_labels"] > 0.0, "labels are in what is spent on their model"
-            assert spent[ASKED] > 0.0
+            models = {row["name"]: row for row in client.running.admin("/summary")["models"]}
+            labels = models[CHEAPER]["usd_spent"]
+            assert 0.0 < labels <= before["usd_labels"], "of the model that was called; a request has the asked model"
+            assert models[CHEAPER]["requests"] == 0
+            assert models[ASKED]["usd_spent"] > 0.0
+            ledger = client.running.proxy.storage.cache.stats()["by_model"]
+            assert ledger[CHEAPER]["usd_spent"] > 0.0, "the ledger of the cache has the model that answered"
         with swapping(tmp_path, upstream) as client:
             report = client.running.admin("/swap")
             assert report["all"] == before

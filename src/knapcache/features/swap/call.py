@@ -58,7 +58,7 @@ class SwapCall(CallHooks):
         self._decision = decision
         if decision.kind != "swap":
             return None
-        self._tier.keep_conversation(request.conversation)
+        self._tier.keep_conversation(decision.frame, request.conversation)
         return Substitute(self._route.model, self._route.upstream)
 
     async def _is_stored(self, exchange: Exchange) -> bool:

@@ -12,13 +12,13 @@ import logging
 import random
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from knapcache.errors import InvalidInput, StoreError
 from knapcache.features.swap.event import SwapKind
 from knapcache.features.swap.frames import Frames
 from knapcache.features.swap.judge import INSTRUCTIONS
-from knapcache.features.swap.log import LabelPosition, Labels, SwapLabel
+from knapcache.features.swap.log import MAX_LABELS, LabelPosition, Labels, SwapLabel
 from knapcache.features.swap.request import SwapRequest
 from knapcache.features.swap.settings import SwapRouteSettings
 from knapcache.model import Endpoint
@@ -31,6 +31,7 @@ from knapcache.threads import DeadlinePool
 
 log = logging.getLogger("knapcache.serve")
 
+K = TypeVar("K")
 MAX_CONVERSATIONS = 10_000
 READ_SECONDS = 1.0
 """How soon a label of another process counts."""
@@ -100,7 +101,9 @@ class SwapTier:
         self._position = LabelPosition()
         self._own: set[str] = set()
         """Ids of labels that this process has appended and not read back."""
-        self._conversations: dict[bytes, None] = {}
+        self._read_ids: dict[str, None] = {}
+        """Ids of the labels that were read, the oldest first: a copy of a record is no second label."""
+        self._conversations: dict[tuple[str, bytes], None] = {}
         """Conversations whose first turn the cheaper model has answered, the oldest first."""
         self._reading = asyncio.Lock()
         self.notifies = False
@@ -127,6 +130,7 @@ class SwapTier:
                     found, position = await self._pool.call(self._read)
                     if position.epoch != self._position.epoch:
                         self.frames.clear()
+                        self._read_ids.clear()
                     self._position = position
                     for record in found:
                         self._apply(record)
@@ -146,6 +150,9 @@ class SwapTier:
     def _apply(self, record: SwapLabel) -> None:
         own = record.id in self._own
         self._own.discard(record.id)
+        if record.id in self._read_ids:
+            return
+        keep_newest(self._read_ids, record.id, MAX_LABELS)
         route = self.routes.get(record.route)
         if route is None or (record.swap_model, record.judge, record.checks) != route.labelled_by:
             return  # of earlier settings
@@ -186,7 +193,7 @@ class SwapTier:
         if frame is None:
             return SwapDecision("asked", reason="too many frames")
         if not request.first_turn:
-            swapped = request.conversation in self._conversations
+            swapped = (name, request.conversation) in self._conversations
             certified = frame.certified and route.settings.swap == "on"
             return SwapDecision("swap", name) if swapped and certified else SwapDecision("asked", name, "conversation")
         choice = frame.decision.choose(random.random())
@@ -194,18 +201,23 @@ class SwapTier:
             return SwapDecision("asked", name, "shadow")
         return SwapDecision(choice, name)
 
-    def keep_conversation(self, conversation: bytes) -> None:
+    def keep_conversation(self, frame: str, conversation: bytes) -> None:
         """Remember that the cheaper model answers a conversation."""
-        self._conversations.pop(conversation, None)
-        self._conversations[conversation] = None
-        if len(self._conversations) > MAX_CONVERSATIONS:
-            del self._conversations[next(iter(self._conversations))]
+        keep_newest(self._conversations, (frame, conversation), MAX_CONVERSATIONS)
 
     async def close(self) -> None:
         """Release the log."""
         if self._labels is not None:
             await self._pool.call(self._labels.close)
         self._pool.close()
+
+
+def keep_newest(kept: dict[K, None], key: K, limit: int) -> None:
+    """Add a key as the newest one. Beyond the limit, the oldest is removed."""
+    kept.pop(key, None)
+    kept[key] = None
+    if len(kept) > limit:
+        del kept[next(iter(kept))]
 
 
 def frame_name(route: SwapRoute, tenant: str, endpoint: Endpoint, model: str, frame: bytes) -> str:
