@@ -69,6 +69,8 @@ def test_prescribed_json(form: dict[str, Any], text: str, failed: str) -> None:
     assert check(chat(text), {"response_format": form}) == failed
     nested = {"type": form["type"], **form.get("json_schema", {})}
     assert check(chat(text), {"text": {"format": nested}}) == failed
+    assert check(chat(text), {"output_config": {"format": nested}}) == failed
+    assert check(chat(text), {"output_format": nested}) == failed
 
 
 def test_only_the_checks_of_the_settings_count() -> None:

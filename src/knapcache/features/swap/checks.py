@@ -3,7 +3,7 @@
 empty     there is no text
 length    the answer was cut off at a limit of tokens
 refusal   the provider says so, or the text begins with a refusal
-json      the request prescribes JSON, and the answer is none, or lacks a property that is required at the top
+json      the request prescribes JSON, and the answer is none, or does not fit the schema (json_schema.py)
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from knapcache.errors import Incomplete
+from knapcache.features.swap.json_schema import fits
 from knapcache.model import Endpoint
 from knapcache.wire.answer_text import answer_text
 from knapcache.wire.base import CompleteAnswer, read_object
@@ -67,10 +68,9 @@ def end_reasons(answer: Mapping[str, Any]) -> list[str]:
 
 
 def is_prescribed_json(request: Mapping[str, Any], text: str | None) -> bool:
-    """Return whether an answer is JSON with the required properties, if the request prescribes JSON."""
-    nested = request.get("text")
-    form = request.get("response_format") or (nested.get("format") if isinstance(nested, Mapping) else None)
-    if not isinstance(form, Mapping) or form.get("type") not in ("json_object", "json_schema"):
+    """Return whether an answer is JSON that fits the schema of the request, if the request prescribes JSON."""
+    form = prescribed_form(request)
+    if form.get("type") not in ("json_object", "json_schema"):
         return True
     try:
         value = orjson.loads(text or "")
@@ -78,10 +78,15 @@ def is_prescribed_json(request: Mapping[str, Any], text: str | None) -> bool:
         return False
     inner = form.get("json_schema")
     schema = inner.get("schema") if isinstance(inner, Mapping) else form.get("schema")
-    required = schema.get("required") if isinstance(schema, Mapping) else None
-    if not isinstance(required, list):
-        return True
-    return isinstance(value, dict) and all(name in value for name in required if isinstance(name, str))
+    return fits(value, schema)
+
+
+def prescribed_form(request: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the form of the answer that a request prescribes, in all formats; empty: none."""
+    nested = [request.get("text"), request.get("output_config")]
+    forms = [request.get("response_format"), request.get("output_format")]
+    forms += [each.get("format") for each in nested if isinstance(each, Mapping)]
+    return next((form for form in forms if isinstance(form, Mapping)), {})
 
 
 def objects(values: Any) -> list[Mapping[str, Any]]:
