@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from knapcache.cli.main import main
+from tests.features.swap.two_models import CHEAPER, swapping
 
 Captured = pytest.CaptureFixture[str]
 FIELDS = ["model", "bill", "labels", "swapped", "loss", "wrongly_certified", "frames"]
@@ -100,3 +101,30 @@ def test_bad_input_is_one_line(options: str, message: str, log: str, capsys: Cap
     printed, error = capsys.readouterr()
     assert (code, printed, error.count("\n")) == (2, "", 1)
     assert message in error
+
+
+def test_the_labels_of_a_proxy(tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("knapcache.features.swap.labelling.ASKED_TWICE", 1.0)
+    with swapping(tmp_path) as client:
+        client.upstream.unsure = True
+        for _ in range(30):
+            client.ask()
+        client.settle_labels()
+        status = client.frames()[0]
+    log = str(tmp_path / "swap.sqlite")
+    before = Path(log).read_bytes()
+    assert main(["swap", log, *SHORT, "--json", "-"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    (frame,) = row["frames"]
+    assert (row["model"], frame["lines"], frame["true_loss"]) == (CHEAPER, status["labels"], status["mean_loss"])
+    assert (frame["asked_twice"], frame["floor"]) == (status["asked_twice"], 1.0)
+    assert main(["swap", log, *SHORT]) == 0
+    assert "floor" in capsys.readouterr().out
+    other = tmp_path / "other"
+    other.write_text("ab" * 32)
+    assert main(["swap", log, "--secret-file", str(other)]) == 2
+    assert "or of another secret" in capsys.readouterr().err
+    assert Path(log).read_bytes() == before
+    empty = tmp_path / "cache.sqlite"
+    assert main(["swap", str(empty)]) == 2
+    assert "is no log of labels" in capsys.readouterr().err

@@ -5,13 +5,22 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from knapcache.cli import options
+from knapcache.cli.cache_file import SECRET_NAME, environment_secret, read_secret
 from knapcache.cli.output import print_table, print_text, progress_bar
 from knapcache.errors import InvalidInput
 from knapcache.features.swap.lab.figure import figure_png
+from knapcache.features.swap.lab.labels import (
+    SelfComparison,
+    as_requests,
+    is_label_log,
+    read_labels,
+    self_comparisons,
+)
 from knapcache.features.swap.lab.read import ScoredRequest, models_of, pairs_of, read_requests
 from knapcache.features.swap.lab.replay import SwapOptions, simulate
 from knapcache.features.swap.settings import SwapRouteSettings
@@ -31,11 +40,15 @@ share of requests swapped; the mean loss of score over all requests; and how man
 although the frame's true loss is above --loss. With one model or --frames, also one row per frame.
 
 LOG has one JSON object per line: {"frame": …, "score": …, "cost": …, "cheap": {MODEL: {"score": …, "cost": …}}}. Scores
-are from 0 to 1. A directory means its files, in the order of their names."""
+are from 0 to 1. A directory means its files, in the order of their names.
+
+Or LOG is swap.sqlite, the labels in the data directory of a proxy. Frames then also have how often the asked model
+differs from itself."""
 EXAMPLES = r"""examples:
   knapcache swap pairs.jsonl.gz --loss 0.05
   knapcache swap pairs.jsonl --model small --json result.json --plot result.png
   zcat pairs.gz | knapcache swap - --json -
+  knapcache swap ~/.local/share/knapcache/swap.sqlite --frames
 """
 REQUESTS, REPEATS, JUDGE_PRICE = 20_000, 10, 0.1
 LOSS, BUDGET = (SwapRouteSettings.model_fields[name].default for name in ("swap_loss", "swap_budget"))
@@ -43,6 +56,7 @@ MODEL_COLUMNS = ("model", "bill", "labels", "swapped", "loss", "wrongly_certifie
 FRAME_COLUMNS = (
     "frame", "bill", "labels", "swapped", "loss", "true_loss", "label_count", "certified", "learning", "hopeless",
 )  # fmt: skip
+TWICE_COLUMNS = ("asked_twice", "floor")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +66,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "log",
         metavar="LOG",
         type=Path,
-        help="JSON lines, plain or compressed with gzip or zstd, or a directory of such files; - reads stdin",
+        help="JSON lines, plain or compressed with gzip or zstd, or a directory of such files; - reads stdin; or the "
+        "file swap.sqlite of a proxy",
     )
     option(
         "--loss",
@@ -91,6 +106,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help=f"most that labels may cost, as a share of what the asked model costs (default: {BUDGET:g})",
     )
     option("--frames", action="store_true", help="print the frames of each model, also if there are several models")
+    option(
+        "--secret-file",
+        metavar="FILE",
+        type=Path,
+        help="secret of the proxy that wrote swap.sqlite (default: the file secret beside it, or the environment)",
+    )
     options.add_json_file(parser)
     option("--plot", metavar="FILE", help="write the bills and losses as PNG; needs knapcache[lab]")
     parser.set_defaults(execute=execute)
@@ -112,7 +133,13 @@ def execute(args: argparse.Namespace) -> None:
     out = OutputFile(Path(args.json)) if args.json not in (None, "-") else None
     with progress_bar() as bar:
         task = bar.add_task(f"reading {args.log.name}", total=None)
-        requests = read_requests(args.log, progress=lambda done, total: bar.update(task, completed=done, total=total))
+        itself: dict[str, SelfComparison] = {}
+        if is_label_log(args.log):
+            labels = read_labels(args.log, secret_of(args.log, args.secret_file))
+            requests, itself = as_requests(labels), self_comparisons(labels)
+        else:
+            report = partial(bar.update, task)
+            requests = read_requests(args.log, progress=lambda done, total: report(completed=done, total=total))
         bar.remove_task(task)
         pairs = {model: pairs_of(requests, model) for model in chosen_models(requests, args.model)}
         runs = simulation.repeats * sum(map(len, pairs.values()))
@@ -121,6 +148,10 @@ def execute(args: argparse.Namespace) -> None:
             simulate(model, frames, simulation, progress=lambda: bar.advance(simulating))
             for model, frames in pairs.items()
         ]
+    if itself:
+        for frame in (frame for row in rows for frame in row["frames"]):
+            compared = itself.get(frame["frame"], SelfComparison())
+            frame |= {"asked_twice": compared.asked_twice, "floor": compared.floor}
     text = json.dumps(rows, indent=1, allow_nan=False) + "\n"
     if plot:
         plot.write(figure_png(rows, simulation.loss))
@@ -133,10 +164,19 @@ def execute(args: argparse.Namespace) -> None:
     print_table([columns(row, MODEL_COLUMNS) for row in rows])
     if args.frames or len(rows) == 1:
         for row in rows:
-            print_table([columns(frame, FRAME_COLUMNS) for frame in row["frames"]], title=row["model"])
+            names = (*FRAME_COLUMNS, *(TWICE_COLUMNS if itself else ()))
+            print_table([columns(frame, names) for frame in row["frames"]], title=row["model"])
     for written in (out, plot):
         if written:
             print(written.path)
+
+
+def secret_of(log: Path, secret_file: Path | None) -> bytes | None:
+    """Return the secret with which a proxy has written its labels; None: none is known."""
+    beside = log.with_name(SECRET_NAME)
+    if secret_file is None and not beside.is_file():
+        return environment_secret()
+    return read_secret(secret_file or beside)
 
 
 def chosen_models(requests: Sequence[ScoredRequest], names: Sequence[str] | None) -> list[str]:
