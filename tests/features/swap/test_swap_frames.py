@@ -106,7 +106,7 @@ def test_a_hostile_tenant_stops_no_frame_of_another(tmp_path: Path) -> None:
         swapping(tmp_path, tenants=tenants, key=keys["team"]) as team,
         SwapClient(team.running, team.upstream, keys["hostile"]) as hostile,
     ):
-        for k in range(40):
+        for k in range(15):
             hostile.ask(system=f"prompt {k}")
         for k in range(400):
             team.ask()
@@ -117,7 +117,7 @@ def test_a_hostile_tenant_stops_no_frame_of_another(tmp_path: Path) -> None:
             if "certified" in {each["state"] for each in team.frames() if each["tenant"] == "team"}:
                 break
         assert any(team.ask().swapped for _ in range(10))
-        for k in range(40):
+        for k in range(15):
             hostile.ask(system=f"a third prompt {k}")
         assert any(team.ask().swapped for _ in range(10))
 
@@ -125,7 +125,7 @@ def test_a_hostile_tenant_stops_no_frame_of_another(tmp_path: Path) -> None:
 def test_a_caller_without_a_tenant_stops_no_certified_frame(tmp_path: Path) -> None:
     with swapping(tmp_path) as client:
         client.learn()
-        for k in range(60):
+        for k in range(25):
             client.ask(system=f"prompt {k}")
         client.settle_labels()
         assert any(client.ask().swapped for _ in range(10))

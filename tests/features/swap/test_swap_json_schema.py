@@ -44,7 +44,7 @@ SCHEMAS = keywords(st.recursive(keywords(st.booleans()), keywords, max_leaves=4)
 
 
 @given(SCHEMAS, VALUES)
-@settings(max_examples=examples(100, 2000), deadline=None)
+@settings(max_examples=examples(60, 2000), deadline=None)
 def test_the_same_as_a_reference(schema: Any, value: Any) -> None:
     assert fits(value, schema) == Draft202012Validator(schema).is_valid(value)
 
