@@ -24,7 +24,7 @@ INSTALL := $(BIN)/python scripts/install.py
 BENCHES := $(filter-out bench/_%,$(wildcard bench/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run lab redis semantic demo test pytest kernels test-long soak mutate reliability lint format bench bench-oracle docs dist experiments sbom audit lock clean
+.PHONY: help setup run lab redis semantic demo test pytest kernels test-tools test-long soak mutate reliability lint format bench bench-oracle docs dist experiments sbom audit lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,6 +74,10 @@ pytest: kernels
 # Each worker would compile them again.
 kernels: $(READY)
 	@$(BIN)/python -m tests.support.compile_kernels
+
+# `.ci/run` calls it after `make test`.
+test-tools: kernels ## run the tests of bench, experiments, deploy and examples
+	$(BIN)/python -m pytest -m 'tools and not long' --workers $(WORKERS)
 
 # Hypothesis draws new examples, from a seed that is printed with the command.
 test-long: SEED := $(shell date +%s)

@@ -10,6 +10,8 @@ import pytest
 
 from tests.support.warm_python import WarmPython
 
+pytestmark = pytest.mark.tools
+
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
 CODE = {

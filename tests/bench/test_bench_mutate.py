@@ -14,6 +14,8 @@ import pytest
 
 from tests.support.programs import find_module
 
+pytestmark = pytest.mark.tools
+
 ROOT = Path(__file__).parents[2]
 SOURCE = """
 LIMIT = 50

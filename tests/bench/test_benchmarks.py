@@ -20,6 +20,8 @@ from tests.support.programs import find_module
 from tests.support.redis_servers import require_engine
 from tests.support.warm_python import WarmPython
 
+pytestmark = pytest.mark.tools
+
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 sys.path.append(str(BENCH))
 NAMES = sorted(path.stem for path in BENCH.glob("[!_]*.py"))

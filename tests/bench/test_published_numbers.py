@@ -14,6 +14,8 @@ import pytest
 
 from knapcache.features.semantic.lab.read import LoggedQuestion
 
+pytestmark = pytest.mark.tools
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "bench"))
 

@@ -400,6 +400,7 @@ print("done", flush=True)
 """
 
 
+@pytest.mark.long
 def test_every_policy_can_run_a_cache() -> None:
     """With too few ids."""
     child = spawn(EVERY_POLICY)

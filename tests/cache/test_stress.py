@@ -78,5 +78,6 @@ def test_mixed_load(path: Path, where: str, seconds: float) -> None:
     run_load(path if where == "file" else None, seconds)
 
 
+@pytest.mark.long
 def test_a_flood_of_keys_that_never_return_leaves_the_hot_set() -> None:
     assert flood_cache(8000, 16_000, 5000)["hit_rate_in_flood_percent"] > 40

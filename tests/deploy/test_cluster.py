@@ -23,6 +23,8 @@ from tests.support.redis_servers import RedisProcess
 from tests.support.running_proxy import RunningProxy
 from tests.support.timing import TooSlow
 
+pytestmark = pytest.mark.tools
+
 find_module("redis", "the extra redis")
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "cluster"

@@ -21,6 +21,8 @@ from tests.support.front_proxies import free_port
 from tests.support.programs import find_program, run_program
 from tests.support.timing import wait_until
 
+pytestmark = pytest.mark.tools
+
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 DOCKERFILE = parse((DEPLOY / "Dockerfile").read_text(encoding="utf-8"))

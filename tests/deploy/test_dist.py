@@ -17,6 +17,8 @@ from hatchling.builders.wheel import WheelBuilder
 
 import knapcache
 
+pytestmark = pytest.mark.tools
+
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 CHECK: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "check_dist.py"))

@@ -15,6 +15,8 @@ from knapcache.proxy.settings import AdminTokenSettings, Settings, TenantSetting
 from knapcache.proxy.settings.loading import default_text, load
 from tests.support.certificates import make_certificate
 
+pytestmark = pytest.mark.tools
+
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "deploy" / "knapcache.example.toml"
 

@@ -13,6 +13,8 @@ from knapcache.proxy.settings import Settings
 from knapcache.units import parse_amount
 from tests.support.programs import find_program, run_program
 
+pytestmark = pytest.mark.tools
+
 CHART = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "knapcache"
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
 HELM = "the package helm-binary"

@@ -26,6 +26,8 @@ from tests.support.events import event
 from tests.support.programs import find_program, run_program
 from tests.support.running_proxy import RunningProxy
 
+pytestmark = pytest.mark.tools
+
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 DASHBOARD: dict[str, Any] = json.loads((DEPLOY / "grafana" / "knapcache.json").read_text(encoding="utf-8"))
 RULES: list[dict[str, Any]] = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text(encoding="utf-8"))[

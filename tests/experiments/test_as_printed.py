@@ -18,6 +18,8 @@ from knapcache.policy.vsocb.policy import VSOCB
 from knapcache_experiments.as_printed import REPAIRS, AsPrinted
 from tests.support.textbook import textbook
 
+pytestmark = pytest.mark.tools
+
 QUERIES, ROUNDS, CAPACITY = 30, 700, 40
 ALL = frozenset(REPAIRS)
 LATER = [pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3)]

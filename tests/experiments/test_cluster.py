@@ -26,6 +26,8 @@ from knapcache_experiments.cluster import ClusterSettings, label
 from knapcache_experiments.cluster_designs import ClusterCell, miss_cost, replay_late, replay_parts
 from tests.support.examples import examples
 
+pytestmark = pytest.mark.tools
+
 ROOT = Path(__file__).resolve().parents[2]
 POLICIES = ("lru", "adaptive")  # the loop is compiled for every policy
 CLUSTER = EXPERIMENTS["cluster"]

@@ -18,6 +18,8 @@ from knapcache_experiments.catalogue import EXPERIMENTS
 from knapcache_experiments.experiment import Experiment, ExperimentResult
 from knapcache_experiments.trials import AS_PRINTED, Trial, TrialResult, simulate, table_row
 
+pytestmark = pytest.mark.tools
+
 RESULTS = Path(__file__).resolve().parents[2] / "experiments" / "results"
 SMALL: dict[str, dict[str, Any]] = {
     "figure-1": {},

@@ -28,6 +28,8 @@ from knapcache_experiments.valid_sets import BanditInstance
 from knapcache_experiments.worst_solver import WorstSolverVSOCB, worst_within
 from tests.support.bandit_instances import HAND, naive_valid
 
+pytestmark = pytest.mark.tools
+
 SMALL: dict[str, dict[str, Any]] = {
     "gaps": {"rounds": 3_000, "repeats": 2, "queries": 7, "capacity": 12, "gaps": (0.01, 0.03)},
     "scaling": {"rounds": 400, "repeats": 2, "queries": 20, "capacity": 4},

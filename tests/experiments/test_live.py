@@ -17,6 +17,8 @@ from knapcache_experiments import live, live_measurement
 from knapcache_experiments.live import EXPERIMENT, LiveSettings
 from knapcache_experiments.measured import TABLES
 
+pytestmark = pytest.mark.tools
+
 Captured = pytest.CaptureFixture[str]
 
 

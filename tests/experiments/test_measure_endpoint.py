@@ -16,6 +16,8 @@ import pytest
 from knapcache_experiments import measured
 from measure import endpoint, prompts
 
+pytestmark = pytest.mark.tools
+
 
 class ModelServer(HTTPServer):
     """Answers after 20 ms; answer k has k tokens. Call number `fail_at` fails."""

@@ -14,6 +14,8 @@ import pytest
 
 from tests.support.programs import find_module
 
+pytestmark = pytest.mark.tools
+
 find_module("torch", "the package torch")
 
 import torch  # noqa: E402

@@ -12,6 +12,8 @@ import pytest
 from knapcache_experiments import measured
 from knapcache_experiments.measured import MeasuredWorkload
 
+pytestmark = pytest.mark.tools
+
 
 def lines(name: str) -> list[dict[str, str]]:
     text = (measured.TABLES / f"{name}.csv").read_text(encoding="utf-8")

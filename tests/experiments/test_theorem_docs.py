@@ -6,6 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+pytestmark = pytest.mark.tools
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = " ".join((ROOT / "docs" / "background" / "paper.md").read_text(encoding="utf-8").split())
 GAPS = (0.001, 0.003, 0.01, 0.03)

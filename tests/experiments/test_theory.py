@@ -15,6 +15,8 @@ from knapcache_experiments.theory import cached_gaps, gaps, optimal_cache
 from knapcache_experiments.valid_sets import BanditInstance, lengths, valid_sets
 from tests.support.bandit_instances import HAND, HAND_SIZES, as_sets, instances
 
+pytestmark = pytest.mark.tools
+
 
 @pytest.mark.parametrize("capacity", [7, 8, 10**30])
 def test_when_everything_fits_there_is_nothing_to_learn(capacity: int) -> None:

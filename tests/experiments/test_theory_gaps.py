@@ -18,6 +18,8 @@ from knapcache_experiments.valid_sets import BanditInstance
 from tests.support.bandit_instances import HAND, as_sets, instances, naive_valid
 from tests.support.examples import examples
 
+pytestmark = pytest.mark.tools
+
 
 def test_gaps_by_hand() -> None:
     found = gaps(HAND)

@@ -11,6 +11,8 @@ from knapcache_experiments.valid_sets import MAX_ENUMERATED, BanditInstance, len
 from tests.support.bandit_instances import HAND_SIZES, as_sets, naive_valid, sizes_and_capacity
 from tests.support.examples import examples
 
+pytestmark = pytest.mark.tools
+
 
 def test_valid_sets_by_hand() -> None:
     assert set(as_sets(valid_sets(HAND_SIZES, 4))) == {frozenset({0}), frozenset({1, 2})}

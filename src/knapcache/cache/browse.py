@@ -53,13 +53,14 @@ class EntryBrowser:
         return {**found, "entries": len(table.keys), "searched": searched}
 
     def entry(self, key: str | bytes) -> dict[str, Any] | None:
-        """Return one row, with `request` and `payload` as bytes, and `meta`; None if there is no such entry."""
+        """Return one row, with `created`, `request` and `payload` as bytes, and `meta`; None if there is no entry."""
         found = self._coordinator.role.entry(checked_digest(key) or b"")
         if found is None:
             return None
         table, entry = found
         (row,) = rows_of(table, columns(table, self._clock()), [0])
-        return {**row, "request": entry.request, "payload": entry.payload, "meta": entry.meta.get("meta", {})}
+        stored = {"created": entry.created, "request": entry.request, "payload": entry.payload}
+        return {**row, **stored, "meta": entry.meta.get("meta", {})}
 
     def purge_preview(self, conditions: PurgeConditions) -> dict[str, Any]:
         """Return `entries.purge_preview`, with names in its rows."""

@@ -15,7 +15,6 @@ when the request is served. May wait for the disk, so it runs in a thread.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -226,7 +225,7 @@ class Explainer:
 def stored_at(event: Event, records: list[KeyRecord], entry: dict[str, Any] | None) -> float | None:
     """Return when the entry was stored that a request was served from: it may have been replaced or removed since."""
     times = [record.created for record in records]
-    times += [] if entry is None else [time.time() - entry["age"]]
+    times += [] if entry is None else [entry["created"]]
     return max((each for each in times if 0 < each <= event.time), default=None)
 
 

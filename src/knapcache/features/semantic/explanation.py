@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from knapcache.cache.internal import InternalCache
 from knapcache.features.semantic.event import FAILURES, RecentMatches, SemanticEvent
 from knapcache.features.semantic.reasons import EXCLUSIONS
@@ -29,7 +27,7 @@ def explained(event: Event, matches: RecentMatches, cache: InternalCache, *, con
     why = None
     if event.outcome == "similar":
         entry = cache.browser.entry(match.matched_key)
-        why = similar_answer(event, match, None if entry is None else time.time() - entry["age"], content=content)
+        why = similar_answer(event, match, None if entry is None else entry["created"], content=content)
     return FeatureExplanation(tier_text(match), why, match.question or None)
 
 
