@@ -56,7 +56,8 @@ def test_what_is_no_age(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.4, "0 s"), (59, "59 s"), (60, "1 min"), (3 * 3600, "3 h"), (86_399, "23 h"), (1e6, "11 d")]
+    ("seconds", "text"),
+    [(0.4, "0 s"), (59, "59 s"), (60, "1 min"), (3600, "1 h"), (86_399, "23 h"), (86_400, "1 d"), (1e6, "11 d")],
 )
 def test_ages_are_readable(seconds: float, text: str) -> None:
     assert format_age(seconds) == text
