@@ -18,6 +18,7 @@ from knapcache.errors import InvalidInput
 from knapcache.proxy.http.limited_protocol import LimitedProtocol
 from knapcache.proxy.http.uvicorn_check import find_incompatibility, http_protocol
 from knapcache.proxy.http.uvicorn_protocol import FastPathProtocol
+from knapcache.testing import FakeUpstream
 from tests.support import ROOT
 from tests.support.events import EventList
 from tests.support.proxy_fixtures import Start
@@ -133,3 +134,15 @@ def test_requests_are_served_without_the_fast_path_and_within_the_limits(
         assert client.get("/models", headers={"x-long": "x" * 70_000}).status_code == 431
     proxy.stop()
     assert [event.outcome for event in events] == ["miss", "hit", "hit", "hit", "miss", "passthrough", "rejected"]
+
+
+def test_without_the_fast_path_the_idle_timeout_does_not_cut_a_slow_answer(
+    monkeypatch: pytest.MonkeyPatch, start: Start, upstream: FakeUpstream
+) -> None:
+    take_own_attribute_of_the_fast_path(monkeypatch)
+    proxy = start(idle_timeout=1)
+    with httpx.Client(base_url=proxy.openai_url) as client:
+        for text, delay in (("quick", 0.0), ("slow", 1.5)):
+            upstream.delay = delay
+            body = {"model": "m", "messages": [{"role": "user", "content": text}]}
+            assert client.post("/chat/completions", json=body).headers["x-knapcache"] == "miss"
