@@ -1,4 +1,4 @@
-"""The setting `drain`: a proxy that is told to stop serves on while its load balancer notices."""
+"""The end of a proxy. With the setting `drain` it serves on while its load balancer notices."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import threading
 from pathlib import Path
 
 import httpx
+import pytest
 
+from knapcache.proxy.admin.planning import Planner
 from knapcache.testing import FakeUpstream
 from tests.support.running_proxy import RunningProxy
 from tests.support.timing import wait_until, within
@@ -37,3 +39,16 @@ def test_ctrl_c_does_not_wait(tmp_path: Path) -> None:
             proxy._server.handle_exit(signal.SIGINT, None)
             proxy.stop()
         proxy._server._captured_signals.clear()  # uvicorn would raise it again in a process of its own
+
+
+def test_a_plan_ends_with_the_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed, close = [], Planner.close
+
+    async def record(planner: Planner) -> None:
+        closed.append(planner)
+        await close(planner)
+
+    monkeypatch.setattr(Planner, "close", record)
+    with FakeUpstream() as upstream, RunningProxy(tmp_path, upstream.openai_url):
+        assert not closed
+    assert len(closed) == 1
