@@ -148,8 +148,8 @@ class Call:
 
     @property
     def may_substitute(self) -> bool:
-        """Whether a feature may let another model answer."""
-        return any(each.substitutes for each in self._record.hooks)
+        """Whether a feature may let another model answer. Another upstream has no path of an Azure deployment."""
+        return not self._request.deployment and any(each.substitutes for each in self._record.hooks)
 
     async def find(self, request: KeyedRequest) -> tuple[Entry, SimilarMatch] | None:
         """Return the entry that may answer the request, or None. The finder of the exchange."""
