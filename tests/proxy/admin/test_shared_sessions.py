@@ -136,6 +136,16 @@ def test_a_document_that_is_not_valid_is_no_session(store: RedisStore, document:
     assert login.find(cookie) is None
 
 
+def test_a_document_is_valid_until_its_end(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: GOOD["expires"] - 0.5)
+    clock = Clock(1000.0)
+    login, cookie = Login(store, clock), "cookie-of-somebody"
+    store.documents.put(KIND, token_digest(cookie).hex(), orjson.dumps(GOOD), 60.0, limit=10)
+    assert login.find(cookie) is not None
+    clock.now += 0.5
+    assert login.sessions.find(cookie) is None
+
+
 def test_a_valid_document_does_not_outlive_a_session(store: RedisStore) -> None:
     clock = Clock(1000.0)
     login, cookie = Login(store, clock), "cookie-of-somebody"

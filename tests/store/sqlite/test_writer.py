@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,16 @@ def test_many_changes_are_made_in_their_order_and_fail_one_by_one(tmp_path: Path
         store.check()
     with pytest.raises(StoreError):
         store.apply_all(changes)
+
+
+def test_an_entry_that_fills_the_store_exactly_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with SqliteStore(tmp_path / "store.db", 4 << 20) as store:
+        first, second, third = (entry_of(store, k) for k in range(3))
+        layout = dataclasses.replace(store._writer._layout, capacity=first.size + second.size)
+        monkeypatch.setattr(store._writer, "_layout", layout)
+        errors = store.apply_all([Change(first), Change(second), Change(third)]).result()
+        assert [error is None for error in errors] == [True, True, False]
+        assert f"the entry has {third.size} bytes, 0 are free" in str(errors[2])
 
 
 def test_a_transaction_that_replaces_too_many_rows_is_divided(tmp_path: Path) -> None:
