@@ -70,6 +70,7 @@ def test_a_lost_subscription_empties_it_and_is_renewed(engine: RedisProcess, ope
         assert client.execute_command("CLIENT", "KILL", "TYPE", "pubsub") >= 1
     wait_until(lambda: reader.counters()["subscriptions_lost"] > 0)
     assert near_entry(reader, entry.key) == entry
+    assert reader.counters()["subscriptions_lost"] == 1
 
 
 def test_silence_on_the_subscription_hides_all_entries(
