@@ -98,15 +98,27 @@ def test_with_encryption_it_is_found_by_key_and_invalidated_by_name(
 
 
 def test_readers_never_see_an_older_version_after_a_second(engine: RedisProcess, open_store: OpenStore) -> None:
-    owner, reader = open_store(engine.url, query=NEAR), open_store(engine.url, query=NEAR)
-    wait_until(lambda: reader._near.subscribed)
+    """One thread a reader: of two threads, one may add what it has read before the other read a newer version."""
+    owner, *readers = (open_store(engine.url, query=NEAR) for _ in range(3))
+    wait_until(lambda: all(reader._near.subscribed for reader in readers))
     last = 0
+
+    def version(reader: RedisStore) -> int:
+        entry = reader.get(key_of(1))
+        return 0 if entry is None else int(entry.meta["version"])
+
+    def is_last(reader: RedisStore) -> bool:
+        return version(reader) == last
+
+    def versions(reader: RedisStore) -> list[int]:
+        return [version(reader) for _ in range(2000)]
+
     with ThreadPoolExecutor(2) as pool:
-        reads = [pool.submit(lambda: [reader.get(key_of(1)) for _ in range(2000)]) for _ in range(2)]
+        reads = [pool.submit(versions, reader) for reader in readers]
         while not all(read.done() for read in reads):
             last += 1
             owner.apply(entry_of(owner, 1, 100, version=last)).result(60)
     for read in reads:
-        versions = [entry.meta["version"] for entry in read.result() if entry is not None]
-        assert versions == sorted(versions), "an older entry followed a newer one"
-    wait_until(lambda: (entry := reader.get(key_of(1))) is not None and entry.meta["version"] == last, seconds=5)
+        assert read.result() == sorted(read.result()), "an older entry followed a newer one"
+    for reader in readers:
+        wait_until(partial(is_last, reader), seconds=5)
