@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from knapcache.features.prefix.lab.read import COLUMNS
+from knapcache.lab.traces.sessions import COLUMNS
 from tests.support.programs import find_module
 from tests.support.redis_servers import require_engine
 from tests.support.warm_python import WarmPython

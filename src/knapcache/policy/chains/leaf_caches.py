@@ -134,7 +134,7 @@ def spare(rows: Records, blocks: Ints, spared: bool) -> None:
 
 @kernel
 def evict_leaves(head: Records, rows: Records, keys: Floats, ids: Ints, protected: Ints, victims: Ints) -> bool:
-    """Fill `victims` with blocks that are not protected, and evict them. False: there are fewer, and nothing changed."""
+    """Fill `victims` with blocks that are not protected, and evict them. False: there are fewer; nothing changed."""
     spare(rows, protected, True)
     found = 0
     while found < len(victims) and head[0].leaves[LIVE] > 0:

@@ -81,6 +81,7 @@ def choose_leader(head: Records, rows: Records, keys: Floats, ids: Ints) -> None
     for e in range(EXPERT_COUNT):
         h.score[e] *= DECAY
 
+
 @kernel
 def link(rows: Records, i: int, parent: int) -> None:
     """Add the row of a new block to the table."""
