@@ -1,13 +1,13 @@
 """Synthetic prompts as chains of blocks, for traffic that no public trace has. Each generator is seeded.
 
-    chat     conversations of few turns with some system prompts, after pauses of very different length
-    agents   some sessions at a time, each of which appends a little to a long prompt, again and again
-    rag      a system prompt, then documents by a Zipf law, then a question that never returns
-    loop     a fixed round of documents, too long for the cache: LRU finds almost nothing
-    scan     a small hot set, interrupted by long runs of prompts that never return
-    drift    documents by a Zipf law whose favourites change all the time
-    trap     documents that are hot for a while and never again; then new ones
-    phases   chat, agents, loop and drift in turns
+chat     conversations of few turns with some system prompts, after pauses of very different length
+agents   some sessions at a time, each of which appends a little to a long prompt, again and again
+rag      a system prompt, then documents by a Zipf law, then a question that never returns
+loop     a fixed round of documents, too long for the cache: LRU finds almost nothing
+scan     a small hot set, interrupted by long runs of prompts that never return
+drift    documents by a Zipf law whose favourites change all the time
+trap     documents that are hot for a while and never again; then new ones
+phases   chat, agents, loop and drift in turns
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -35,6 +35,7 @@ STEP_TOKENS = 8192
 """Tokens of a prompt that a server computes in one step: vLLM's `max_num_batched_tokens`."""
 ADAPTIVE, LRU, MIN = "adaptive", "lru", "min"
 POLICIES = (LRU, "arc", "s3-fifo", ADAPTIVE)
+Block = TypeVar("Block")
 REPORT = 256
 """Requests between two progress reports."""
 
@@ -177,7 +178,7 @@ def replay_chains(
     return found, written
 
 
-def steps(chain: list[int], block: int) -> Iterator[list[int]]:
+def steps(chain: Sequence[Block], block: int) -> Iterator[Sequence[Block]]:
     """Yield the blocks that a server computes in one step."""
     width = max(1, STEP_TOKENS // block)
     for k in range(0, len(chain), width):

@@ -139,8 +139,8 @@ def evict_leaves(head: Records, rows: Records, keys: Floats, ids: Ints, protecte
     found = 0
     while found < len(victims) and head[0].leaves[LIVE] > 0:
         i = first_leaf(head, rows, keys, ids, LIVE)
-        if rows[i].spared:
-            update_leaf(head, rows, keys, ids, LIVE, i)  # out of the heap until the end
+        if rows[i].spared or rows[i].pinned:
+            update_leaf(head, rows, keys, ids, LIVE, i)  # out of the heap until the end, or until it is not pinned
         else:
             set_resident(head, rows, keys, ids, LIVE, i, False)
             victims[found] = i
@@ -156,9 +156,9 @@ def evict_leaves(head: Records, rows: Records, keys: Floats, ids: Ints, protecte
 
 
 @kernel
-def store_in_shadow(head: Records, rows: Records, keys: Floats, ids: Ints, c: int, chain: Ints, start: int) -> None:
-    """Insert the blocks of a request from `start` on into the cache of an expert, in order."""
-    for k in range(start, len(chain)):
+def store_in_shadow(head: Records, rows: Records, keys: Floats, ids: Ints, c: int, chain: Ints) -> None:
+    """Insert the blocks of a request into the cache of an expert, in order."""
+    for k in range(len(chain)):
         i = chain[k]
         if not rows[i].resident[c]:
             if head[0].used[c] >= head[0].capacity:
@@ -185,11 +185,10 @@ def check_cache(head: Records, rows: Records, keys: Floats, ids: Ints, c: int) -
     parents = rows["parent"][resident]
     if not np.array_equal(rows["kids"][:, c], np.bincount(parents[parents >= 0], minlength=len(rows))):
         raise CorruptState(f"cache {c}: the numbers of resident children are inconsistent")
-    evictable = resident & (rows["kids"][:, c] == 0)
-    if c == LIVE:
-        evictable &= ~rows["pinned"]
+    evictable = set(np.flatnonzero(resident & (rows["kids"][:, c] == 0)).tolist())
     heap = ids[c, :leaves]
-    if sorted(heap.tolist()) != np.flatnonzero(evictable).tolist():
+    pinned = set(np.flatnonzero(rows["pinned"]).tolist()) if c == LIVE else set()  # may be in the heap
+    if len(set(heap.tolist())) != leaves or not evictable - pinned <= set(heap.tolist()) <= evictable:
         raise CorruptState(f"cache {c}: the heap and the leaves differ")
     if not np.array_equal(rows["position"][heap, c], np.arange(1, leaves + 1)):
         raise CorruptState(f"cache {c}: positions in the heap are inconsistent")

@@ -14,7 +14,7 @@ The policy cannot refuse a block. The caller inserts what it likes, and asks for
 block of low rank is then the next to be evicted, also for later blocks of the same request.
 
     start_request()                a request begins: time advances
-    count(chain, start)            its blocks, in order; those before `start` have been counted
+    count(chain, after)            its blocks, in order, and later those that it generates
     insert(key), remove(key)       a block is stored; it was lost
     pin(key), unpin(key)           it must not be evicted, for a time
     evict(n, protected)            decide on exactly n blocks to evict, which are leaves
@@ -94,17 +94,12 @@ def link(rows: Records, i: int, parent: int) -> None:
 
 
 @kernel
-def set_pinned(head: Records, rows: Records, keys: Floats, ids: Ints, i: int, pinned: bool) -> None:
-    """Set whether block i may be evicted from the live cache."""
-    rows[i].pinned = pinned
-    update_leaf(head, rows, keys, ids, LIVE, i)
-
-
-@kernel
-def set_live(head: Records, rows: Records, keys: Floats, ids: Ints, i: int, resident: bool, pinned: bool) -> None:
-    """Insert block i into the live cache, or remove it."""
-    rows[i].pinned = pinned
-    set_resident(head, rows, keys, ids, LIVE, i, resident)
+def update_live(head: Records, rows: Records, keys: Floats, ids: Ints, inserted: Ints, unpinned: Ints) -> None:
+    """Insert blocks into the live cache, and allow the eviction of others."""
+    for k in range(len(inserted)):
+        set_resident(head, rows, keys, ids, LIVE, inserted[k], True)
+    for k in range(len(unpinned)):
+        update_leaf(head, rows, keys, ids, LIVE, unpinned[k])
 
 
 @kernel
@@ -116,21 +111,24 @@ def refresh(rows: Records, chain: Ints) -> None:
 
 
 @kernel
-def count_chain(head: Records, rows: Records, keys: Floats, ids: Ints, chain: Ints, start: int) -> None:
-    """Count the blocks of a request from `start` on, and pass them to the shadows."""
-    for k in range(start, len(chain)):
+def count_chain(
+    head: Records, rows: Records, keys: Floats, ids: Ints, chain: Ints, parent: int, looked_up: bool
+) -> None:
+    """Count the blocks of a request, and pass them to the shadows. parent: the block before them."""
+    for k in range(len(chain)):
         if not rows[chain[k]].known:
-            link(rows, chain[k], chain[k - 1] if k > 0 else NO_PARENT)
-    for e in range(EXPERT_COUNT if start == 0 else 0):
-        hits = 0
-        while hits < len(chain) and rows[chain[hits]].resident[e]:
-            hits += 1
-        head[0].score[e] += hits
-    for k in range(start, len(chain)):
+            link(rows, chain[k], chain[k - 1] if k > 0 else parent)
+    if looked_up:
+        for e in range(EXPERT_COUNT):
+            found = 0
+            while found < len(chain) and rows[chain[found]].resident[e]:
+                found += 1
+            head[0].score[e] += found
+    for k in range(len(chain)):
         count_block(head, rows, chain[k])
-    refresh(rows, chain[start:])
+    refresh(rows, chain)
     for e in range(EXPERT_COUNT):
-        store_in_shadow(head, rows, keys, ids, e, chain, start)
+        store_in_shadow(head, rows, keys, ids, e, chain)
 
 
 @kernel
@@ -186,25 +184,32 @@ class ChainPolicy(Generic[Key]):
         self._id_of: dict[Key, int] = {}
         self._key_of: list[Key] = []
         self._residents: set[Key] = set()
+        self._pinned = self._rows["pinned"]  # one column
+        self._inserted: list[int] = []
+        self._unpinned: list[int] = []
 
     def start_request(self) -> None:
         """Begin a request, before its blocks are counted."""
+        self._flush()
         choose_leader(*self._state)
 
-    def count(self, chain: Sequence[Key], start: int = 0) -> None:
-        """Count the blocks of the request from `start` on. `chain` has all its blocks, from the first one on.
+    def count(self, chain: Sequence[Key], after: Key | None = None) -> None:
+        """Count the blocks of the request in order, or more blocks of it that follow the block `after`.
 
-        Of a chain of more than half of the table, the rest is ignored.
+        A request looks up its blocks from the first one on. Blocks that follow later were generated: no cache could
+        have had them. Of more blocks than half of the table, the rest is ignored.
         """
         chain = chain[: self.max_keys // 2]
+        if not chain:
+            return
         found = [self._id_of.get(key, -1) for key in chain]
+        parent = NO_PARENT if after is None else self._id_of.get(after, NO_PARENT)
         if -1 in found:
-            known = np.array([i for i in found if i >= 0], np.int64)
+            known = np.array([i for i in (parent, *found) if i >= 0], np.int64)
             spare(self._rows, known, True)
             found = [i if i >= 0 else self._new_id(key) for i, key in zip(found, chain, strict=True)]
             spare(self._rows, known, False)
-        if start < len(found):
-            count_chain(*self._state, np.array(found, np.int64), start)
+        count_chain(*self._state, np.array(found, np.int64), parent, after is None)
 
     def insert(self, key: Key, *, pinned: bool = False) -> None:
         """Add a block to the cache."""
@@ -217,21 +222,26 @@ class ChainPolicy(Generic[Key]):
             i = self._new_id(key)
             link(self._rows, i, NO_PARENT)
         self._residents.add(key)
-        set_live(*self._state, i, True, pinned)
+        self._pinned[i] = pinned
+        self._inserted.append(i)
 
     def remove(self, key: Key) -> None:
         """Remove a block that was lost from the cache."""
         i = self._resident_id(key)
+        self._flush()
         self._residents.remove(key)
-        set_live(*self._state, i, False, False)
+        self._pinned[i] = False
+        set_resident(*self._state, LIVE, i, False)
 
     def pin(self, key: Key) -> None:
         """Exclude a block from eviction."""
-        set_pinned(*self._state, self._resident_id(key), True)
+        self._pinned[self._resident_id(key)] = True
 
     def unpin(self, key: Key) -> None:
         """Allow the eviction of a block."""
-        set_pinned(*self._state, self._resident_id(key), False)
+        i = self._resident_id(key)
+        self._pinned[i] = False
+        self._unpinned.append(i)
 
     def evict(self, n: int, protected: Collection[Key] = ()) -> list[Key] | None:
         """Evict exactly n blocks without a resident child, neither pinned nor protected; None if there are fewer.
@@ -240,6 +250,7 @@ class ChainPolicy(Generic[Key]):
         """
         spared = [self._id_of[key] for key in protected if key in self._residents]
         victims = np.zeros(n, np.int64)
+        self._flush()
         if not evict_leaves(*self._state, np.array(spared, np.int64), victims):
             return None
         evicted = [self._key_of[i] for i in victims.tolist()]
@@ -264,12 +275,20 @@ class ChainPolicy(Generic[Key]):
         if i < self.max_keys:
             self._key_of.append(key)
         else:
+            self._flush()
             i = int(drop_oldest(*self._state))
             del self._id_of[self._key_of[i]]
             self._rows[i] = np.zeros((), self._rows.dtype)
             self._key_of[i] = key
         self._id_of[key] = i
         return i
+
+    def _flush(self) -> None:
+        """Apply insertions and the end of pins. A call of a kernel for each of them would take most of the time."""
+        if self._inserted or self._unpinned:
+            update_live(*self._state, np.array(self._inserted, np.int64), np.array(self._unpinned, np.int64))
+            self._inserted.clear()
+            self._unpinned.clear()
 
     def _resident_id(self, key: Key) -> int:
         if key not in self._residents:
@@ -278,6 +297,7 @@ class ChainPolicy(Generic[Key]):
 
     def check(self) -> None:
         """Recompute the state of all caches; raise CorruptState if it differs."""
+        self._flush()
         n = len(self._key_of)
         rows = self._rows[:n]
         if [self._id_of.get(key) for key in self._key_of] != list(range(n)):
@@ -291,3 +311,16 @@ class ChainPolicy(Generic[Key]):
             raise CorruptState("the numbers of children are inconsistent")
         for c in range(CACHES):
             check_cache(self._head, rows, self._keys, self._ids, c)
+
+
+def warm_up() -> None:
+    """Compile the kernels, which takes half a minute, once on a machine. A server calls it before its first request."""
+    policy = ChainPolicy[int](2, max_keys=5)
+    for request in range(3):
+        policy.start_request()
+        policy.count((3 * request, 3 * request + 1), after=0 if request else None)  # the third one fills the table
+    policy.insert(7, pinned=True)
+    policy.unpin(7)
+    policy.pin(7)
+    policy.remove(7)
+    policy.evict(0)
