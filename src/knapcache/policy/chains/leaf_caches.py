@@ -121,7 +121,7 @@ def first_leaf(head: Records, rows: Records, keys: Floats, ids: Ints, c: int) ->
         i = ids[c, 0]
         key = rank_in(head, rows, c, i)
         if key == keys[c, 0]:
-            return i
+            return i  # type: ignore[no-any-return]
         sift(head, rows, keys, ids, c, 0, key, i)
 
 
