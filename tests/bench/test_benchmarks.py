@@ -27,6 +27,7 @@ NAMES = sorted(path.stem for path in BENCH.glob("[!_]*.py"))
 SHORT_RUNS = [
     "client_faults --fault content-length",
     "encryption --quick",
+    "kv --traces synthetic --quick",
     "policies --traces oasst_zipf_0.6 --capacities 5% --policies lru,gdsf-cost,pfoo --subject gdsf-cost --jobs 1",
     "prefix --traces agent_sessions --random 0",
     "semantic --parts vetoes",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -206,13 +207,14 @@ def test_bad_arguments() -> None:
         ChainPolicy[int](2, max_keys=4)
     policy = ChainPolicy[int](1)
     policy.insert(1)
-    for call, message in (
+    calls: list[tuple[Callable[[], None], str]] = [
         (lambda: policy.insert(1), "block 1 is resident"),
         (lambda: policy.insert(2), "the cache has 1 blocks already"),
         (lambda: policy.remove(2), "block 2 is not resident"),
         (lambda: policy.pin(2), "block 2 is not resident"),
         (lambda: policy.unpin(2), "block 2 is not resident"),
-    ):
+    ]
+    for call, message in calls:
         with pytest.raises(InvalidInput, match=message):
             call()
     policy.remove(1)
