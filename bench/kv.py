@@ -139,7 +139,7 @@ def run(args: argparse.Namespace) -> None:
     for name in names:
         if name == "synthetic":
             requests = QUICK_REQUESTS if args.quick else REQUESTS
-            traces += [(kind, name, synthetic(kind, requests, args.seed)) for kind in KINDS]
+            traces += [(f"synthetic {kind}", name, synthetic(kind, requests, args.seed)) for kind in KINDS]
             continue
         file, block = FILES[name]
         if (path := traces_directory() / file).exists():

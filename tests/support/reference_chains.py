@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 
 Block = tuple[int, ...]
 HALF_LIVES = (200, 500, 2000, 8000)
+CERTAINTY = 2.0
 NAMES = ["lru", "seen-twice"]
 NAMES += [f"half-life-{h}" for h in HALF_LIVES] + [f"half-life-{h}-returning" for h in HALF_LIVES]
 
@@ -35,11 +36,22 @@ class ReferenceChains:
         self.leader = "lru"
 
     def start_request(self) -> None:
-        score = {name: math.fsum(n * math.exp((t - self.now) / 2000) for t, n in self.found[name]) for name in NAMES}
+        score = {name: self._decayed([n for _, n in self.found[name]]) for name in NAMES}
         best = max(NAMES, key=lambda name: score[name])
-        if score[best] > 1.02 * score[self.leader]:
+        lead = score[best] - score[self.leader]
+        chance = CERTAINTY * math.sqrt(self._noise(best)) if self.leader == "lru" else 0.0
+        if lead > 0.02 * score[self.leader] and lead > chance:
             self.leader = best
         self.now += 1
+
+    def _decayed(self, values: list[int]) -> float:
+        """Return the sum of values, one for each request, that count 1/e after 2,000 requests."""
+        times = [t for t, _ in self.found["lru"]]
+        return math.fsum(value * math.exp((t - self.now) / 2000) for t, value in zip(times, values, strict=True))
+
+    def _noise(self, name: str) -> float:
+        both = zip(self.found[name], self.found["lru"], strict=True)
+        return self._decayed([(n - by_lru) ** 2 for (_, n), (_, by_lru) in both])
 
     def count(self, chain: Sequence[Block], after: Block | None = None) -> None:
         for name, shadow in self.shadows.items():
