@@ -109,18 +109,29 @@ def check_targets(record: Row) -> list[Row]:
     return targets
 
 
+def header(title: str, rows: list[Row]) -> list[str]:
+    """Return the first two lines of a table with a column for each capacity."""
+    return [
+        f"| {title} | {' | '.join(row['share'].replace('%', ' %') for row in rows)} |",
+        "|---" * (len(rows) + 1) + "|",
+    ]
+
+
 def markdown(record: Row) -> str:
     """Return the tables of the documentation."""
-    policies = (*POLICIES, MIN)
     text = []
-    for name in dict.fromkeys(row["trace"] for row in record["rows"]):
+    for name in FILES:
+        if rows := [row for row in record["rows"] if row["trace"] == name]:
+            text += header(f"{name}: found", rows)
+            text += [f"| `{one}` | {' | '.join(f'{row[one]:.3f}' for row in rows)} |" for one in (*POLICIES, MIN)]
+            text.append("")
+    kinds = [name for name in dict.fromkeys(row["trace"] for row in record["rows"]) if name not in FILES]
+    for k, name in enumerate(kinds):
         rows = [row for row in record["rows"] if row["trace"] == name]
-        text += [
-            f"| {name} | {' | '.join(row['share'].replace('%', ' %') for row in rows)} |",
-            "|---" * (len(rows) + 1) + "|",
-        ]
-        text += [f"| `{policy}` | {' | '.join(f'{row[policy]:.3f}' for row in rows)} |" for policy in policies]
-        text.append("")
+        text += header("synthetic: `adaptive` ÷ `lru`", rows) if k == 0 else []
+        ratios = " | ".join(f"{row['ratio']:.2f}" for row in rows)
+        text.append(f"| {name.removeprefix('synthetic ')} | {ratios} |")
+    text.append("")
     if "manager" in record:
         text += ["| in vLLM's manager | capacity | found | blocks written |", "|---|---|---|---|"]
         for row in record["manager"]:
