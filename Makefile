@@ -17,6 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 AUDIT := .venv-audit
+VLLM := .venv-vllm
 # Created last: a .venv without the first file was interrupted during set-up and is rebuilt.
 READY_RUN := .venv/.ready-run
 READY := .venv/.ready
@@ -24,7 +25,7 @@ INSTALL := $(BIN)/python scripts/install.py
 BENCHES := $(filter-out bench/_%,$(wildcard bench/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run lab redis semantic demo test pytest kernels test-tools test-long soak mutate reliability lint format bench bench-oracle docs dist experiments sbom audit lock clean
+.PHONY: help setup run lab redis semantic demo test pytest kernels test-tools test-long test-vllm soak mutate reliability lint format bench bench-oracle docs dist experiments sbom audit lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,6 +84,16 @@ test-tools: kernels ## run the tests of bench, experiments, deploy and examples
 test-long: SEED := $(shell date +%s)
 test-long: $(READY) ## run the tests marked long, and property tests with new examples (SEED=1 repeats a run)
 	$(BIN)/python -m pytest -m 'long or hypothesis' --hypothesis-profile exploring --hypothesis-seed $(SEED)
+
+# vLLM has an environment of its own: it requires other versions of Numba and of many other packages.
+$(VLLM)/.ready: requirements-vllm.lock requirements-vllm-base.lock
+	@rm -f $@
+	@$(PYTHON) -m venv --clear $(VLLM)
+	@$(VLLM)/bin/python scripts/install.py "for tests with vLLM" "one to three minutes" requirements-vllm-base.lock requirements-vllm.lock
+	@touch $@
+
+test-vllm: $(READY) $(VLLM)/.ready ## run the tests with vLLM's own offloading manager, without a GPU (1.2 GB)
+	$(BIN)/python -m pytest -m long tests/integrations/test_vllm_manager.py
 
 soak: $(READY) ## run 200 clients against the proxy for ten minutes; write curves to bench/results
 	$(BIN)/python bench/soak.py --out bench/results
@@ -145,6 +156,7 @@ lock: $(READY) ## write the lock files (LOCK_FLAGS=--upgrade for newer versions)
 	$(call compile-lock,requirements-redis.lock,--group redis --constraint requirements.lock)
 	$(call compile-lock,requirements-semantic.lock,--group semantic --constraint requirements.lock)
 	$(call compile-lock,requirements-audit.lock,--group audit)
+	$(call compile-lock,requirements-vllm-base.lock,pyproject.toml --group vllm --group build)
 
 # $(1): lock file, $(2): what to lock. Existing versions are kept unless LOCK_FLAGS says otherwise.
 define compile-lock

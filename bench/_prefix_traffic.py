@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NoReturn
 
-from knapcache.features.prefix.lab.chains import SharingRequest, to_prefix_requests
+from knapcache.features.prefix.lab.chains import to_prefix_requests
 from knapcache.features.prefix.request import PrefixRequest
+from knapcache.lab.traces.sessions import SharingRequest
 
 DAY = 86_400.0
 MODEL = "claude-sonnet-4-5"

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from knapcache.features.prefix.lab.read import COLUMNS
+from knapcache.lab.traces.sessions import COLUMNS
 from tests.support.programs import find_module
 from tests.support.redis_servers import require_engine
 from tests.support.warm_python import WarmPython
@@ -29,6 +29,7 @@ NAMES = sorted(path.stem for path in BENCH.glob("[!_]*.py"))
 SHORT_RUNS = [
     "client_faults --fault content-length",
     "encryption --quick",
+    "kv --traces synthetic --quick",
     "policies --traces oasst_zipf_0.6 --capacities 5% --policies lru,gdsf-cost,pfoo --subject gdsf-cost --jobs 1",
     "prefix --traces agent_sessions --random 0",
     "semantic --parts vetoes",

@@ -23,6 +23,7 @@ import _semantic_peers  # noqa: E402 - after the change of sys.path
 import _semantic_questions  # noqa: E402
 import _worlds  # noqa: E402
 import client_faults  # noqa: E402
+import kv  # noqa: E402
 import reliability  # noqa: E402
 import sampling  # noqa: E402
 import semantic_judge  # noqa: E402
@@ -99,6 +100,19 @@ def test_the_pages_on_the_prefix_tier() -> None:
     assert f"on 40 random ones at most {worst['worst of 40 random cells']:.1f} %" in guide
     (on_path,) = (row for row in record["times"] if row["part"].endswith("mode on"))
     assert f"takes {on_path['median_us'] / 1000:.2f} ms longer" in guide
+
+
+def test_the_pages_on_kv_caches() -> None:
+    record = result("kv")
+    assert not record["quick"]
+    assert all(row["met"] for row in record["targets"])
+    guide, readme = page("docs/guides/kv.md"), " ".join(page("README.md").split())
+    assert kv.markdown(record) in guide
+    (one,) = (row["ratio"] for row in record["rows"] if row["trace"] == "chat" and row["share"] == "1%")
+    assert one >= 1.8, "the README says twice, and the guide up to twice"
+    assert "finds twice the prompt tokens" in readme
+    slowest = max(row["microseconds"] for row in record["rows"])
+    assert f"A block takes {slowest:.0f} µs there at most" in guide
 
 
 def test_the_page_on_the_judge() -> None:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-PRINTED = "as-printed"
+PRINTED, CHAINS = "as-printed", "chains"
 OPTIONS: dict[str, dict[str, Any]] = {
     "static": {"chosen": [True, True]},
     "belady": {"following": [3, 3, 3], "gains": [1, 1, 1]},
@@ -37,6 +37,11 @@ def compile_kernels(names: Sequence[str]) -> None:
 
             replay(AsPrinted(2, 2, alpha=0.5, confidence=Confidence()), trace)
             continue
+        if name == CHAINS:
+            from knapcache.policy.chains.policy import warm_up
+
+            warm_up()
+            continue
         replay(registry.find(name).build(2, 2, **OPTIONS.get(name, {})), trace)
         policy = registry.find(name).build(2, 2, **OPTIONS.get(name, {}))
         policy.arrive(0)
@@ -57,7 +62,7 @@ def main() -> None:
     environment = {**os.environ, "KNAPCACHE_COMPILE": "1"}
     parts = [
         subprocess.Popen([*command, *part], env=environment)
-        for part in ([*oracle, PRINTED], [name for name in SPECS if name not in oracle])
+        for part in ([*oracle, PRINTED], [*(name for name in SPECS if name not in oracle), CHAINS])
     ]
     codes = [part.wait() for part in parts]
     sys.exit(any(codes))

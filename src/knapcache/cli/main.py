@@ -19,6 +19,7 @@ from knapcache.cli import (
     export,
     import_entries,
     inspect,
+    kv,
     plan,
     policies,
     purge,
@@ -44,6 +45,7 @@ COMMANDS: dict[str, ModuleType] = {
     "policies": policies,
     "replay": replay,
     "plan": plan,
+    "kv": kv,
 }
 DESCRIPTION = "An LLM response cache that learns what is worth keeping."
 REMOVED = {"migrate": "; `knapcache export FROM | knapcache import - TO` copies a cache"}

@@ -1,1 +1,1 @@
-"""The cache inside other libraries: the SDKs of OpenAI and Anthropic, LangChain, LiteLLM."""
+"""The cache inside other libraries: the SDKs of OpenAI and Anthropic, LangChain, LiteLLM; and a policy for vLLM."""

@@ -23,6 +23,8 @@ STYLES: dict[str, tuple[str, str]] = {
     "offline": ("#000000", ":"),
     "lru": ("#999999", "--"),
     "lfu": ("#777777", "-."),
+    "arc": ("#0072B2", "--"),
+    "s3-fifo": ("#009E73", "-."),
     "gdsf": ("#F0E442", "--"),
     "gdsf-cost": ("#E69F00", "--"),
     "static": ("#444444", (0, (1, 1))),  # type: ignore[dict-item]  # Matplotlib takes dash patterns too

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from knapcache.cli.main import main
-from knapcache.features.prefix.lab.read import COLUMNS
+from knapcache.lab.traces.sessions import COLUMNS
 
 Captured = pytest.CaptureFixture[str]
 FIELDS = ["rule", "requests", "input_tokens", "bill", "ratio"]

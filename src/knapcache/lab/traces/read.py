@@ -279,3 +279,20 @@ def detect_csv(path: Path, first: bytes) -> str:
     if helicone.is_export(header):
         return "helicone"
     return "litellm" if litellm_log.is_log(header) else "csv"
+
+
+def first_fields(path: Path) -> set[str]:
+    """Return the fields of the first line of a file: of a JSON object, or of the header of CSV. None if it is neither.
+
+    Raises InvalidInput if the file is empty.
+    """
+    with TraceSource(path).open() as file:
+        lines = file.read(SNIFF).removeprefix(b"\xef\xbb\xbf").lstrip().splitlines()
+    if not lines:
+        raise InvalidInput(f"{path} is empty")
+    try:
+        if lines[0].startswith(b"{"):
+            return set(json_lines.parse(lines[0]) or ())
+        return set(next(csv.reader([lines[0].decode()], strict=True), ()))
+    except (BrokenLineError, UnicodeDecodeError, csv.Error):
+        return set()

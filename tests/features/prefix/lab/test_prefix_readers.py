@@ -13,9 +13,9 @@ import pytest
 
 from knapcache.errors import InvalidInput
 from knapcache.features.prefix.lab import PrefixTrace, read_prefix_trace
-from knapcache.features.prefix.lab.read import COLUMNS
 from knapcache.features.prefix.request import Position, PrefixRequest
 from knapcache.features.prefix.tariff import ANTHROPIC
+from knapcache.lab.traces.sessions import COLUMNS
 
 HEADER = ",".join(COLUMNS)
 

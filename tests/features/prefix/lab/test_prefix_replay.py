@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from knapcache.features.prefix.lab import read_prefix_trace, replay_rules
-from knapcache.features.prefix.lab.read import COLUMNS
 from knapcache.features.prefix.learner import PrefixLearner
 from knapcache.features.prefix.request import PrefixRequest
 from knapcache.features.prefix.tariff import ANTHROPIC
+from knapcache.lab.traces.sessions import COLUMNS
 from knapcache_experiments.measured import traces_directory
 from tests.support.examples import examples
 

@@ -21,31 +21,15 @@ must divide USUAL_BLOCK then.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple, NoReturn
+from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from knapcache.features.prefix.request import Position, PrefixRequest
 from knapcache.lab.traces.base import BrokenLineError
+from knapcache.lab.traces.sessions import Id, SharingRequest, check_parent
 
 USUAL_BLOCK, FEW = 512, 16
 """Blocks of providers and traces divide this number of tokens. Fewer values than FEW may look like other blocks."""
-Id = tuple[Hashable, ...]
-Place = Callable[[], str]
-"""Returns the place of a request in its file, such as `line 17`."""
-
-
-class SharingRequest(NamedTuple):
-    """A request of a trace, and the earlier request with which it shares the longest prefix."""
-
-    time: float
-    id: Id
-    parent: Id | None
-    shared_tokens: int
-    input_tokens: int
-    system_tokens: int
-    """0: none, or unknown."""
-    kind: str
-    model: str
 
 
 def to_prefix_requests(
@@ -61,13 +45,16 @@ def to_prefix_requests(
     lengths = {request.id: request.input_tokens for request in requests}
     block = block_length(requests, lengths)
     chains: dict[Id, list[Position]] = {}
+    earlier: dict[Id, int] = {}
     minima: dict[str, int] = {}
     found = []
     for k, request in enumerate(requests):
         try:
-            chain, system = positions_of(request, chains, block)
+            check_parent(request, earlier)
         except BrokenLineError as error:
             broken(k, str(error))
+        earlier[request.id] = request.input_tokens
+        chain, system = positions_of(request, chains, block)
         chains[request.id] = chain
         minimum = minima.get(request.model)
         if minimum is None:
@@ -97,17 +84,11 @@ def block_length(requests: Sequence[SharingRequest], lengths: dict[Id, int]) -> 
 
 
 def positions_of(request: SharingRequest, chains: dict[Id, list[Position]], block: int) -> tuple[list[Position], int]:
-    """Return the positions of a request, and the index of the end of its system prompt; raises BrokenLineError."""
-    if request.id in chains:
-        raise BrokenLineError(f"request {shown(request.id)} occurs twice")
+    """Return the positions of a request, and the index of the end of its system prompt."""
     end, shared, system = request.input_tokens, request.shared_tokens, min(request.system_tokens, request.input_tokens)
     chain: list[Position] = []
     if request.parent is not None:
-        parent = chains.get(request.parent)
-        if parent is None:
-            raise BrokenLineError(f"parent {shown(request.parent)} is not an earlier request")
-        if shared > parent[-1].tokens:
-            raise BrokenLineError(f"shared_tokens is {shared}, and the parent has only {parent[-1].tokens} tokens")
+        parent = chains[request.parent]
         count = len(parent) if shared else 0
         while count and (parent[count - 1].tokens > end or parent[count - 1].tokens // block * block > shared):
             count -= 1
@@ -122,7 +103,3 @@ def positions_of(request: SharingRequest, chains: dict[Id, list[Position]], bloc
         if chain[at].tokens != system:
             chain.insert(at, Position((*request.id, "system"), system))
     return chain, at
-
-
-def shown(name: Id) -> str:
-    return " of session ".join(str(part) for part in reversed(name))

@@ -1,17 +1,6 @@
 """Read traces of prefixes. The format is detected by content.
 
-sessions   CSV with the columns
-
-    time            seconds, or a date and time
-    session         name of the session
-    request         number of the request in its session
-    parent          number of the earlier request of the session with the longest common prefix; -1: none
-    shared_tokens   length of that prefix
-    input_tokens    length of the request
-    output_tokens   length of the answer; not used
-    system_tokens   length of tools and system prompt; 0: none, or unknown
-    kind            `tool` if the last message is the result of a tool, else `text`
-    model           decides below which length nothing is cached; may be empty
+sessions   CSV with the columns of `lab/traces/sessions.py`
 
 log        the proxy's prefix log: lines with a time, perhaps a model, and a field `prefix`. It is an object, in a CSV
            file as JSON text, and may be empty: an answer from the cache has none. Its fields are
@@ -20,7 +9,7 @@ log        the proxy's prefix log: lines with a time, perhaps a model, and a fie
                 request. Equal ids are equal prefixes
     tokens      all input tokens
     system      index of the position at the end of the system prompt; -1: none
-    kind        as above
+    kind        `tool` if the last message is the result of a tool, else `text`
 
 Files may be compressed with gzip or zstd. Several files form one trace, and a directory means its files. Requests are
 replayed in the order of their times; requests of the same time stay in the order of the files.
@@ -28,39 +17,34 @@ replayed in the order of their times; requests of the same time stay in the orde
 
 from __future__ import annotations
 
-import csv
 import io
-import math
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, NoReturn, cast
 
 from knapcache.errors import InvalidInput
-from knapcache.features.prefix.lab.chains import Place, SharingRequest, to_prefix_requests
+from knapcache.features.prefix.lab.chains import to_prefix_requests
 from knapcache.features.prefix.request import Position, PrefixRequest
 from knapcache.lab.traces import json_lines
-from knapcache.lab.traces.base import (
-    TIME_UNITS,
-    BrokenLineError,
-    Progress,
-    TraceBuilder,
-    find_time,
-    seconds_of,
-    short,
-    whole,
-)
+from knapcache.lab.traces.base import BrokenLineError, Progress, TraceBuilder, find_time, short, whole
 from knapcache.lab.traces.csv_file import RemainingBytes, chunks
-from knapcache.lab.traces.read import SNIFF, file_progress, files
+from knapcache.lab.traces.read import file_progress, files, first_fields
+from knapcache.lab.traces.sessions import (
+    COLUMNS,
+    Place,
+    SharingRequest,
+    count,
+    is_sessions,
+    kind_of,
+    read_sessions,
+    time_of,
+)
 from knapcache.lab.traces.source import TraceSource
 from knapcache.lab.traces.table import field
 
-COLUMNS = (
-    "time", "session", "request", "parent", "shared_tokens", "input_tokens", "output_tokens", "system_tokens", "kind",
-    "model",
-)  # fmt: skip
 FORMATS = {
     "sessions": f"CSV with the columns {', '.join(COLUMNS)}",
     "log": "the proxy's prefix log",
@@ -69,9 +53,6 @@ REQUEST_LOG = frozenset({"time", "key", "size", "cost", "outcome"})
 """Columns by which the proxy's request log is recognised."""
 NO_PREFIXES = "contains no prefixes: the proxy logs them in the folder `prefixes`, unless its setting `prefix` is off"
 """The error for a request log, which has no prefixes."""
-KINDS = ("tool", "text")
-MAX_TOKENS = 2**53
-"""Sums of tokens and prices are exact below it."""
 
 
 @dataclass(frozen=True)
@@ -131,81 +112,15 @@ def read_prefix_trace(
 
 def detect(path: Path) -> str:
     """Return the format of a file; raises InvalidInput if it is unknown."""
-    with TraceSource(path).open() as file:
-        start = file.read(SNIFF)
-    lines = start.removeprefix(b"\xef\xbb\xbf").lstrip().splitlines()
-    if not lines:
-        raise InvalidInput(f"{path} is empty")
-    names = object_fields(lines[0]) if lines[0].startswith(b"{") else header_fields(lines[0])
+    names = first_fields(path)
     if "prefix" in names:
         return "log"
-    if len(names & {"session", "parent", "shared_tokens", "input_tokens"}) > 1:  # one may be missing: say so later
+    if is_sessions(names):
         return "sessions"
     if names >= REQUEST_LOG:
         raise InvalidInput(f"{path} {NO_PREFIXES}")
     found = f", but has the fields {', '.join(map(short, sorted(names)[:12]))}" if names else ""
     raise InvalidInput(f"{path} is not a trace of prefixes{found}; allowed are: {'; '.join(FORMATS.values())}")
-
-
-def object_fields(line: bytes) -> set[str]:
-    """Return the names of the fields of a JSON object; none if it is not valid."""
-    try:
-        return set(json_lines.parse(line) or ())
-    except BrokenLineError:
-        return set()
-
-
-def header_fields(line: bytes) -> set[str]:
-    """Return the names in the header of a CSV file; none if it is not valid."""
-    try:
-        return set(next(csv.reader([line.decode()], strict=True), ()))
-    except (UnicodeDecodeError, csv.Error):
-        return set()
-
-
-def read_sessions(source: TraceSource) -> Iterator[tuple[Place, SharingRequest]]:
-    """Yield the place and the request of each row; raises InvalidInput for a broken row."""
-    builder = TraceBuilder(source.path, None)
-
-    def find(header: list[str]) -> dict[str, int]:
-        for name in COLUMNS:
-            if header.count(name) != 1:
-                wrong = "no column" if name not in header else "more than one column"
-                raise InvalidInput(f"{source.path} has {wrong} {name!r}: needed are {','.join(COLUMNS)}")
-        return {name: header.index(name) for name in COLUMNS}
-
-    with source.open() as file:
-        for values, place in chunks(file, builder, find):
-            for k, row in enumerate(zip(*values.values(), strict=True)):
-                try:
-                    request = parse_session(row)
-                except BrokenLineError as error:
-                    builder.broken(place(k), str(error))
-                else:
-                    yield partial(place, k), request
-
-
-def parse_session(row: Sequence[str]) -> SharingRequest:
-    """Return the request of a row; raises BrokenLineError."""
-    time, session, number, parent, shared, tokens, _, system, kind, model = row
-    number_of_parent, common = whole("parent", parent), count("shared_tokens", shared)
-    length = count("input_tokens", tokens, 1)
-    if number_of_parent < -1:
-        raise BrokenLineError(f"parent must be the number of a request, or -1, not {short(parent)}")
-    if number_of_parent < 0 < common:
-        raise BrokenLineError(f"shared_tokens must be 0 without a parent, not {common}")
-    if common > length:
-        raise BrokenLineError(f"shared_tokens is {common}, and the request has only {length} tokens")
-    return SharingRequest(
-        time=time_of("time", time),
-        id=(session, count("request", number)),
-        parent=(session, number_of_parent) if number_of_parent >= 0 else None,
-        shared_tokens=common,
-        input_tokens=length,
-        system_tokens=count("system_tokens", system),
-        kind=kind_of(kind),
-        model=model,
-    )
 
 
 def read_log(source: TraceSource, minimum_of: Callable[[str], int]) -> Iterator[PrefixRequest]:
@@ -283,29 +198,3 @@ def positions_of(value: Any) -> list[Position]:
             raise BrokenLineError(f"positions must ascend, and {tokens} tokens come after {found[-1].tokens}")
         found.append(Position(pair[0], tokens))
     return found
-
-
-def count(name: str, value: Any, least: int = 0) -> int:
-    """Convert a number of tokens, or of a request; raises BrokenLineError."""
-    number = whole(name, value)
-    if not least <= number < MAX_TOKENS:
-        raise BrokenLineError(f"{name} must be at least {least} and below 2^53, not {short(number)}")
-    return number
-
-
-def time_of(name: str, value: Any) -> float:
-    """Convert a time to seconds; raises BrokenLineError."""
-    time = seconds_of(name, value)
-    if not math.isfinite(time):
-        raise BrokenLineError(f"{name} must be finite, not {time}")
-    for limit, factor in TIME_UNITS:
-        if time >= limit:
-            return time * factor
-    return time
-
-
-def kind_of(value: Any) -> str:
-    """Return the kind of a request; raises BrokenLineError."""
-    if value not in KINDS:
-        raise BrokenLineError(f"kind must be {' or '.join(KINDS)}, not {short(value)}")
-    return str(value)
