@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from knapcache.cli import (
     demo,
+    doctor,
     experiment,
     export,
     import_entries,
@@ -33,6 +34,7 @@ from knapcache.proxy.feature_list import feature_specs
 
 COMMANDS: dict[str, ModuleType] = {
     "serve": serve,
+    "doctor": doctor,
     "demo": demo,
     "inspect": inspect,
     "purge": purge,
@@ -131,7 +133,7 @@ def main(argv: Sequence[str]) -> int:
     args = argparse.Namespace()
     try:
         args = build_parser(argv).parse_args(argv)
-        args.execute(args)
+        code: int = args.execute(args) or 0
         sys.stdout.flush()
     except KnapcacheError as error:
         print_error(error)
@@ -148,7 +150,7 @@ def main(argv: Sequence[str]) -> int:
         print_error(error)
         discard_stdout()
         return BAD_INPUT
-    return 0
+    return code
 
 
 def print_error(error: Exception) -> None:
