@@ -121,7 +121,7 @@ dist: $(READY) ## build wheel and sdist in dist, install them into empty environ
 	$(BIN)/python scripts/check_dist.py dist
 
 experiments: $(READY) ## run every experiment in full; write numbers and figures to experiments/results
-	$(BIN)/knapcache experiment all --out experiments/results
+	$(BIN)/knapcache experiment all -o experiments/results
 
 # Tools for the supply chain have an environment of their own: 50 packages that nothing else needs.
 $(AUDIT)/.ready: requirements-audit.lock

@@ -29,6 +29,7 @@ from knapcache.cli import (
     serve,
     warm,
 )
+from knapcache.cli.options import with_new_names
 from knapcache.errors import KnapcacheError, suggestion
 from knapcache.proxy.feature_list import feature_specs
 
@@ -81,7 +82,10 @@ class CommandLineParser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse arguments. A subcommand reports what it does not know itself, so that the error names its own help."""
-        found, unknown = super().parse_known_args(args, namespace)
+        given = sys.argv[1:] if args is None else args
+        found, unknown = super().parse_known_args(
+            with_new_names(given, self._option_string_actions, self.prog), namespace
+        )
         if unknown:
             option = unknown[0].partition("=")[0]
             names = [name for name in self._option_string_actions if name.startswith("--")]
