@@ -139,7 +139,7 @@ audit: $(AUDIT)/.ready ## compare the locked packages with the list of known vul
 	$(AUDIT)/bin/pip-audit --strict --disable-pip --require-hashes -r requirements.lock
 
 lock: $(READY) ## write the lock files (LOCK_FLAGS=--upgrade for newer versions)
-	$(call compile-lock,requirements.lock,pyproject.toml --extra lab --extra cluster --extra price --extra serve --extra encryption --extra redis --extra telemetry --extra local --extra semantic --extra docs --extra dev)
+	$(call compile-lock,requirements.lock,pyproject.toml --extra lab --extra cluster --extra price --extra serve --extra encryption --extra redis --extra telemetry --extra completion --extra local --extra semantic --extra docs --extra dev)
 	$(call compile-lock,requirements-run.lock,pyproject.toml --extra serve --extra local --group build --constraint requirements.lock)
 	$(call compile-lock,requirements-lab.lock,--group lab --constraint requirements.lock)
 	$(call compile-lock,requirements-redis.lock,--group redis --constraint requirements.lock)

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from knapcache.cli import (
+    completion,
     demo,
     doctor,
     experiment,
@@ -48,6 +49,8 @@ COMMANDS: dict[str, ModuleType] = {
     "replay": replay,
     "plan": plan,
 }
+LAST_COMMANDS: dict[str, ModuleType] = {"experiment": experiment, "completion": completion}
+"""Commands that the help lists after those of features."""
 DESCRIPTION = "An LLM response cache that learns what is worth keeping."
 REMOVED = {"migrate": "; `knapcache export FROM | knapcache import - TO` copies a cache"}
 """Commands of older versions, and what to use in their place."""
@@ -117,6 +120,7 @@ def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     """Return the parser for this command line. A command gets its options only if it is named: some import slowly."""
     parser = CommandLineParser(prog="knapcache", description=DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"knapcache {version('knapcache')}")
+    parser.set_defaults(build_parser=build_parser)  # for `completion`, which needs the options of all commands
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
     def add(name: str, text: str, module: str) -> None:
@@ -128,7 +132,8 @@ def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
         add(name, module.HELP, module.__name__)
     for command in (command for spec in feature_specs() for command in spec.commands):
         add(command.name, command.help, command.module)
-    add("experiment", experiment.HELP, experiment.__name__)
+    for name, module in LAST_COMMANDS.items():
+        add(name, module.HELP, module.__name__)
     return parser
 
 
