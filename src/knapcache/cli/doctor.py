@@ -153,7 +153,5 @@ def show(doctor: Doctor) -> None:
         )  # fmt: skip
         print(start + f"\n{' ' * len(start)}".join(lines))
     problems, warnings = doctor.count("problem"), doctor.count("warning")
-    rest = (
-        "" if any(finding.check == "port" for finding in doctor.findings) else "; the other checks need valid settings"
-    )
+    rest = "" if any(finding.check == "port" for finding in doctor.findings) else "; the other checks were not possible"
     print(f"{counted(problems, 'problem')}, {counted(warnings, 'warning')}{rest}")

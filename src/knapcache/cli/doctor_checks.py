@@ -296,7 +296,9 @@ def shared_store(settings: Settings) -> str:
     try:
         found = check_server(address, settings.capacity, seal_secret(secret_of(settings)), keys)
     except StoreError as error:
-        raise InvalidInput(f"{shown_url(address)}: {error}; check the server, `store` and `secret`") from None
+        raise InvalidInput(
+            f"{shown_url(address)}: {str(error).rstrip('.')}; check the server, `store` and `secret`"
+        ) from None
     if abs(found.clock_ahead) > MAX_CLOCK_ERROR:
         way = "ahead of" if found.clock_ahead > 0 else "behind"
         log.warning(
