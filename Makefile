@@ -132,7 +132,7 @@ dist: $(READY) ## build wheel and sdist in dist, install them into empty environ
 	$(BIN)/python scripts/check_dist.py dist
 
 experiments: $(READY) ## run every experiment in full; write numbers and figures to experiments/results
-	$(BIN)/knapcache experiment all --out experiments/results
+	$(BIN)/knapcache experiment all -o experiments/results
 
 # Tools for the supply chain have an environment of their own: 50 packages that nothing else needs.
 $(AUDIT)/.ready: requirements-audit.lock
@@ -150,7 +150,7 @@ audit: $(AUDIT)/.ready ## compare the locked packages with the list of known vul
 	$(AUDIT)/bin/pip-audit --strict --disable-pip --require-hashes -r requirements.lock
 
 lock: $(READY) ## write the lock files (LOCK_FLAGS=--upgrade for newer versions)
-	$(call compile-lock,requirements.lock,pyproject.toml --extra lab --extra cluster --extra price --extra serve --extra encryption --extra redis --extra telemetry --extra local --extra semantic --extra docs --extra dev)
+	$(call compile-lock,requirements.lock,pyproject.toml --extra lab --extra cluster --extra price --extra serve --extra encryption --extra redis --extra telemetry --extra completion --extra local --extra semantic --extra docs --extra dev)
 	$(call compile-lock,requirements-run.lock,pyproject.toml --extra serve --extra local --group build --constraint requirements.lock)
 	$(call compile-lock,requirements-lab.lock,--group lab --constraint requirements.lock)
 	$(call compile-lock,requirements-redis.lock,--group redis --constraint requirements.lock)

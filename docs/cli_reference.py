@@ -20,10 +20,15 @@ Options of one name mean the same in every command:
 
 | option | meaning |
 |---|---|
-| `-o`, `--output` | file to write, or directory for several files (there also `--out`) |
-| `--json` | print JSON; with FILE, in commands that compute a table, write it there, and `-` is standard output |
+| `-o`, `--output` | file to write, or directory for several files |
+| `--json` | print JSON; in commands that compute a table, FILE may follow, to which it is written beside the table |
+| `--plot` | PNG file to write |
 | `--config` | settings file of the proxy; default: `$KNAPCACHE_CONFIG` |
 | `--url`, `--ca` | base URL of a running proxy, and the PEM file of the certificates to trust |
+| `--concurrency` | maximum requests in flight |
+
+Old names work until version 1.1, with a note on standard error: `--out` for `--output`, and `--clients` of `demo` for
+`--concurrency`.
 """
 
 
@@ -47,6 +52,7 @@ def rows(parser: argparse.ArgumentParser) -> list[str]:
         if isinstance(action, argparse._HelpAction | argparse._SubParsersAction):
             continue
         value = "" if action.nargs == 0 else str(action.metavar or action.dest.upper())
+        value = f"[{value}]" if action.option_strings and action.nargs == "?" else value
         names = [f"{option} {value}".strip() for option in action.option_strings] or [value]
         found.append(f"| {', '.join(f'`{name}`' for name in names)} | {cell(str(action.help or ''))} |")
     return found

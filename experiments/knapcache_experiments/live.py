@@ -4,9 +4,9 @@ Seconds and dollars come from the proxy's ledger, for requests sent by a client 
 (live_measurement.py). Model and clock are not reproducible, so a run writes a record of every request, and table and
 figure are computed from the record:
 
-    knapcache experiment live --out DIR
+    knapcache experiment live -o DIR
         use the included record; takes seconds
-    knapcache experiment live --run --record FILE --out DIR
+    knapcache experiment live --run --record FILE -o DIR
         measure again and write FILE; takes many minutes
 
     saved = 1 − (cost of the policy's misses) / (cost of LRU's misses)

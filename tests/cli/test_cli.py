@@ -20,6 +20,7 @@ import pytest
 from matplotlib import image
 
 from knapcache.cli.main import build_parser, main
+from knapcache.cli.options import RENAMED
 from knapcache_experiments.catalogue import EXPERIMENTS
 from tests.support.commands import allow_interrupts
 from tests.support.timing import wait_until
@@ -126,7 +127,7 @@ def test_a_closed_pipe_is_not_an_error(option: str) -> None:
 
 
 def test_results_are_written_even_if_stdout_is_closed(tmp_path: Path) -> None:
-    code, error = run_into_closed_pipe(*SMALL, "--policies", "lru", "--jobs", "1", "--out", str(tmp_path))
+    code, error = run_into_closed_pipe(*SMALL, "--policies", "lru", "--jobs", "1", "-o", str(tmp_path))
     assert (code, error) == (0, "")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["figure-1.json", "figure-1.png"]
 
@@ -183,7 +184,7 @@ def test_help_lists_every_experiment(capsys: Captured) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_help_lists_every_setting_with_its_default(name: str, capsys: Captured) -> None:
     text = help_text("experiment", name, capsys=capsys)
-    for option in ("--out DIR", "--quick", "--jobs N"):
+    for option in ("-o DIR", "--quick", "--jobs N"):
         assert option in text
     for field in dataclasses.fields(EXPERIMENTS[name].settings):
         default = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else str(field.default)
@@ -197,7 +198,7 @@ def test_help_lists_every_setting_with_its_default(name: str, capsys: Captured) 
 def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Path]:
     """A quick run of figure-1 with the installed command, into a directory that does not exist yet."""
     out = tmp_path_factory.mktemp("small") / "new" / "with a space"
-    return run_installed(*SMALL, "--jobs", "1", "--out", str(out)), out
+    return run_installed(*SMALL, "--jobs", "1", "-o", str(out)), out
 
 
 def test_an_experiment_writes_numbers_and_a_figure(small: tuple[subprocess.CompletedProcess[str], Path]) -> None:
@@ -239,7 +240,7 @@ def test_results_depend_on_the_seed_and_not_on_the_number_of_processes(tmp_path:
     few = [*SMALL, "--policies", "vsocb,offline,lru"]
 
     def record(name: str, *more: str) -> bytes:
-        assert main([*few, *more, "--out", str(tmp_path / name)]) == 0
+        assert main([*few, *more, "-o", str(tmp_path / name)]) == 0
         return (tmp_path / name / "figure-1.json").read_bytes()
 
     first = record("first", "--jobs", "1")
@@ -252,7 +253,7 @@ def test_results_depend_on_the_seed_and_not_on_the_number_of_processes(tmp_path:
 def test_a_policy_gets_the_same_requests_whichever_other_policies_run(tmp_path: Path) -> None:
     rows = []
     for policies in ("lru", "lfu,vsocb,lru"):
-        assert main([*SMALL, "--policies", policies, "--jobs", "1", "--out", str(tmp_path)]) == 0
+        assert main([*SMALL, "--policies", policies, "--jobs", "1", "-o", str(tmp_path)]) == 0
         rows.append(json.loads((tmp_path / "figure-1.json").read_text())["rows"][-1])
     assert rows[0] == rows[1]
 
@@ -260,7 +261,7 @@ def test_a_policy_gets_the_same_requests_whichever_other_policies_run(tmp_path: 
 def run_interrupted(out: Path) -> tuple[int, str, str]:
     """Interrupt all processes of a command, as a terminal does; return exit code, stdout and stderr."""
     run = subprocess.Popen(
-        [COMMAND, "experiment", "long-run", "--rounds", "10000000", "--jobs", "2", "--out", out],
+        [COMMAND, "experiment", "long-run", "--rounds", "10000000", "--jobs", "2", "-o", out],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -348,14 +349,31 @@ def test_options_of_one_name_mean_the_same_in_all_commands() -> None:
             assert ("--output" in found) == ("-o" in found), parser.prog
             if "--output" in found:
                 assert (found["-o"], found["-o"].metavar) == (found["--output"], found["--output"].metavar)
-                assert ("--out" in found) == (found["-o"].metavar == "DIR"), parser.prog
+                assert found["-o"].metavar in ("FILE", "DIR"), parser.prog
             if "--json" in found:
                 assert (found["--json"].nargs == 0) == (found["--json"].metavar is None), parser.prog
             if "--config" in found:
                 assert (found["--config"].metavar, found["--config"].type) == ("FILE", Path), parser.prog
+            assert not found.keys() & RENAMED.keys(), parser.prog
             assert ("--url" in found) == ("--ca" in found), parser.prog
             if "--url" in found:
                 assert found["--url"].default == "http://127.0.0.1:8080/v1", parser.prog
             if isinstance(getattr(found.get("--json"), "metavar", None), str) and "--plot" not in found:
                 assert "--output" in found, f"{parser.prog} writes files"
-    assert {"-o", "--output", "--out", "--json", "--config", "--url", "--ca"} <= seen
+    assert {*RENAMED.values(), "-o", "--json", "--plot", "--config", "--url", "--ca"} <= seen
+
+
+@pytest.mark.parametrize("given", [["--out", "{}"], ["--out={}"]])
+def test_old_names_of_options_work_with_a_note(given: list[str], tmp_path: Path, capsys: Captured) -> None:
+    out = tmp_path / "out"
+    few = [*SMALL, "--policies", "lru", "--jobs", "1"]
+    assert main([*few, *(word.format(out) for word in given)]) == 0
+    assert (out / "figure-1.json").exists()
+    note = "knapcache experiment figure-1: warning: --out is deprecated: use --output\n"
+    assert capsys.readouterr().err == note
+
+
+def test_what_follows_two_dashes_is_no_option(capsys: Captured) -> None:
+    with pytest.raises(SystemExit):
+        main([*SMALL, "--", "--out"])
+    assert "deprecated" not in capsys.readouterr().err

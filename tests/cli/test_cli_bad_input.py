@@ -71,7 +71,7 @@ Captured = pytest.CaptureFixture[str]
 )
 def test_bad_settings_of_experiments(name: str, options: str, message: str, tmp_path: Path, capsys: Captured) -> None:
     out = tmp_path / "out"
-    assert message in error_of("experiment", name, *SMALL, "--out", out, *options.split(), capsys=capsys)
+    assert message in error_of("experiment", name, *SMALL, "-o", out, *options.split(), capsys=capsys)
     assert not out.exists() or list(out.iterdir()) == []
 
 
@@ -79,14 +79,14 @@ def test_bad_settings_of_experiments(name: str, options: str, message: str, tmp_
 def test_an_output_directory_that_is_a_file(below: str, tmp_path: Path, capsys: Captured) -> None:
     (tmp_path / "file").write_text("precious")
     out = tmp_path / "file" / below
-    assert f"cannot write to {out}" in error_of("experiment", "figure-1", *SMALL, "--out", out, capsys=capsys)
+    assert f"cannot write to {out}" in error_of("experiment", "figure-1", *SMALL, "-o", out, capsys=capsys)
     assert (tmp_path / "file").read_text() == "precious"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_an_output_directory_without_permission(tmp_path: Path, capsys: Captured) -> None:
     tmp_path.chmod(0o500)
-    assert "Permission denied" in error_of("experiment", "figure-1", *SMALL, "--out", tmp_path, capsys=capsys)
+    assert "Permission denied" in error_of("experiment", "figure-1", *SMALL, "-o", tmp_path, capsys=capsys)
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,8 @@ def test_an_output_directory_without_permission(tmp_path: Path, capsys: Captured
     [
         (["polices"], "'polices'"),
         (["policies", "--nonsense"], "--nonsense"),
-        (["experiment", "figure-7", "--out", "out"], "'figure-7'"),
-        (["experiment", "figure-1", "--quick"], "--out"),
+        (["experiment", "figure-7", "-o", "out"], "'figure-7'"),
+        (["experiment", "figure-1", "--quick"], "-o"),
     ],
 )
 def test_unknown_commands_and_missing_arguments(arguments: list[str], message: str, capsys: Captured) -> None:
@@ -121,14 +121,14 @@ HEAD = "prompt,sample,prompt_tokens,answer_tokens,seconds\n"
 def test_bad_tables_of_timed_calls(content: bytes, message: str, tmp_path: Path, capsys: Captured) -> None:
     (tmp_path / "calls.csv").write_bytes(content)
     out = tmp_path / "out"
-    arguments = ["experiment", "figure-2", "--quick", "--calls", str(tmp_path / "calls.csv"), "--out", str(out)]
+    arguments = ["experiment", "figure-2", "--quick", "--calls", str(tmp_path / "calls.csv"), "-o", str(out)]
     assert message in error_of(*arguments, capsys=capsys)
     assert not out.exists() or list(out.iterdir()) == []
 
 
 def test_an_error_in_a_worker_process_is_reported_in_one_line(tmp_path: Path) -> None:
     command = Path(sys.executable).with_name("knapcache")
-    arguments = [*SMALL, "--jobs", "2", "--repeats", "2", "--alpha", "0", "--out", str(tmp_path)]
+    arguments = [*SMALL, "--jobs", "2", "--repeats", "2", "--alpha", "0", "-o", str(tmp_path)]
     done = subprocess.run([command, "experiment", "figure-1", *arguments], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "knapcache: error: alpha must be above 0 and finite, not 0.0\n"

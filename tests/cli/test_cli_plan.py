@@ -24,7 +24,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_plan_prints_a_summary_and_writes_a_report(log: Path, tmp_path: Path, capsys: Captured) -> None:
     out = tmp_path / "new" / "report"
-    assert main(["plan", str(log), *QUICK, "--out", str(out), "--json", str(tmp_path / "also.json")]) == 0
+    assert main(["plan", str(log), *QUICK, "-o", str(out), "--json", str(tmp_path / "also.json")]) == 0
     printed, error = capsys.readouterr()
     assert error == ""
     lines = printed.splitlines()
@@ -86,16 +86,16 @@ def test_a_tiny_log_without_times(tmp_path: Path, capsys: Captured) -> None:
 )
 def test_bad_input(options: str, message: str, log: Path, tmp_path: Path, capsys: Captured) -> None:
     out = tmp_path / "out"
-    assert message in error_of("plan", log, *options.split(), "--out", out, capsys=capsys)
+    assert message in error_of("plan", log, *options.split(), "-o", out, capsys=capsys)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_unusable_paths(log: Path, tmp_path: Path, capsys: Captured) -> None:
     (tmp_path / "file").write_text("precious")
     for name in ("file", "file/below"):
-        assert "cannot write to" in error_of("plan", log, "--out", tmp_path / name, capsys=capsys)
+        assert "cannot write to" in error_of("plan", log, "-o", tmp_path / name, capsys=capsys)
     assert "cannot write to" in error_of("plan", log, "--json", tmp_path / "no" / "plan.json", capsys=capsys)
-    assert "directory name must not be empty" in error_of("plan", log, "--out", "", capsys=capsys)
+    assert "directory name must not be empty" in error_of("plan", log, "-o", "", capsys=capsys)
     assert (tmp_path / "file").read_text() == "precious"
     (tmp_path / "empty").write_text("")
     assert "is empty" in error_of("plan", tmp_path / "empty", capsys=capsys)

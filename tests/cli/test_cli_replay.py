@@ -36,7 +36,7 @@ def rows(text: str) -> list[dict[str, Any]]:
 
 
 def test_json_on_stdout_replaces_the_table(trace: Path, capsys: Captured) -> None:
-    arguments = ["replay", str(trace), "--policy", "lru, static", "--capacity", "10%,30%,60", "--json", "-"]
+    arguments = ["replay", str(trace), "--policy", "lru, static", "--capacity", "10%,30%,60", "--json"]
     done = subprocess.run([*COMMAND, *arguments, "--jobs", "2"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     found = rows(done.stdout)

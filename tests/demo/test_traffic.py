@@ -115,7 +115,7 @@ def test_popularity_is_skewed_and_drifts_and_the_seed_fixes_the_requests() -> No
 
 
 async def test_hits_misses_and_savings_are_counted(caching_url: str) -> None:
-    options = TrafficOptions(caching_url, requests=200, rate=1e6, clients=1, keys=("a", "b"))
+    options = TrafficOptions(caching_url, requests=200, rate=1e6, concurrency=1, keys=("a", "b"))
     stats, progress = TrafficStats(), []
     await send_traffic(options, PROMPTS, stats, lambda now: progress.append(now.finished))
     distinct = len({(one.prompt, one.key) for one in generate_requests(options, PROMPTS)})
@@ -145,7 +145,7 @@ async def test_a_server_without_cache_headers_counts_as_unknown(upstream: FakeUp
 
 async def test_counts_agree_with_a_real_proxy(upstream: FakeUpstream, tmp_path: Path) -> None:
     with RunningProxy(tmp_path, upstream.openai_url) as proxy:
-        options = TrafficOptions(proxy.openai_url, requests=60, rate=1e6, clients=1)
+        options = TrafficOptions(proxy.openai_url, requests=60, rate=1e6, concurrency=1)
         await send_traffic(options, PROMPTS, stats := TrafficStats(), ignore_progress)
     distinct = len({one.prompt for one in generate_requests(options, PROMPTS)})
     assert dict(stats.outcomes) == {"hit": 60 - distinct, "miss": distinct}
@@ -156,7 +156,7 @@ async def test_failures_are_counted_and_do_not_stop_the_traffic(upstream: FakeUp
     faults = ("429", "500", "reset", "cut", "html")
     upstream.fail(*faults)
     await send_traffic(
-        TrafficOptions(upstream.openai_url, requests=20, rate=1e6, clients=1, seed=5),
+        TrafficOptions(upstream.openai_url, requests=20, rate=1e6, concurrency=1, seed=5),
         PROMPTS,
         stats := TrafficStats(),
         ignore_progress,
@@ -172,7 +172,7 @@ async def test_clients_limits_concurrent_requests() -> None:
     with FakeUpstream(delay=0.1) as upstream:
         start = asyncio.get_running_loop().time()
         await send_traffic(
-            TrafficOptions(upstream.openai_url, requests=7, rate=1e6, clients=2),
+            TrafficOptions(upstream.openai_url, requests=7, rate=1e6, concurrency=2),
             PROMPTS,
             TrafficStats(),
             ignore_progress,
@@ -196,7 +196,7 @@ async def test_a_server_that_stops_midway_ends_the_traffic() -> None:
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
     with pytest.raises(InvalidInput, match="cannot connect to http"):
         await send_traffic(
-            TrafficOptions(url, requests=1000, rate=200, clients=1), PROMPTS, stats := TrafficStats(), close_server
+            TrafficOptions(url, requests=1000, rate=200, concurrency=1), PROMPTS, stats := TrafficStats(), close_server
         )
     assert dict(stats.outcomes) == {"unknown": 5, "failed": 3}
 
@@ -256,7 +256,7 @@ def test_the_command_names_a_server_that_is_not_a_knapcache_proxy(
         (["--url", "http://127.0.0.1:99999"], "url must look like"),
         (["--url", "http://127.0.0.1/v1?key=x"], "url must look like"),
         (["--requests", "0"], "requests must be at least 1, not 0"),
-        (["--clients", "0"], "clients must be at least 1, not 0"),
+        (["--concurrency", "0"], "concurrency must be at least 1, not 0"),
         (["--max-tokens", "0"], "max tokens must be at least 1, not 0"),
         (["--rate", "0"], "above 0, not 0.0"),
         (["--rate", "nan"], "above 0, not nan"),

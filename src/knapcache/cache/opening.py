@@ -81,10 +81,13 @@ def seals_of(place: StorePlace, secret: bytes | None) -> bytes:
     return secret_of(_address(place), seal_secrets(secret))
 
 
-def seal_secret_of(path: Path, secret: bytes | None) -> bytes:
-    """Return the secret of a file's seals, from the secret of its cache: raw, or in hex as the proxy saves its own."""
+def seal_secret_of(path: Path, secret: bytes | None, *, trace: bool = True) -> bytes:
+    """Return the secret of a file's seals, from the secret of its cache: raw, or in hex as the proxy saves its own.
+
+    trace: as in `has_other_secret`. StoreError.
+    """
     for seals in seal_secrets(secret):
-        if not has_other_secret(path, seals):
+        if not has_other_secret(path, seals, trace=trace):
             return seals
     problem = "a secret, and none was given" if secret is None else "another secret than the one given"
     raise StoreError(f"{path} was written under {problem}")

@@ -32,7 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     numbers: tuple[tuple[str, str, Any, float, str], ...] = (
         ("--requests", "N", int, default.requests, "number of requests"),
         ("--rate", "R", float, default.rate, "average requests per second"),
-        ("--clients", "N", int, default.clients, "maximum concurrent requests"),
+        ("--concurrency", "N", int, default.concurrency, "maximum requests in flight"),
         ("--max-tokens", "N", int, default.max_tokens, "maximum tokens per answer"),
         ("--seed", "N", int, default.seed, "random seed"),
     )
@@ -68,7 +68,7 @@ def execute(args: argparse.Namespace) -> None:
         ca=args.ca,
         requests=args.requests,
         rate=args.rate,
-        clients=args.clients,
+        concurrency=args.concurrency,
         models=tuple(args.model or TrafficOptions().models),
         keys=tuple(args.key),
         max_tokens=args.max_tokens,

@@ -14,7 +14,9 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from knapcache.cli import (
+    completion,
     demo,
+    doctor,
     experiment,
     export,
     import_entries,
@@ -29,11 +31,13 @@ from knapcache.cli import (
     serve,
     warm,
 )
+from knapcache.cli.options import with_new_names
 from knapcache.errors import KnapcacheError, suggestion
 from knapcache.proxy.feature_list import feature_specs
 
 COMMANDS: dict[str, ModuleType] = {
     "serve": serve,
+    "doctor": doctor,
     "demo": demo,
     "inspect": inspect,
     "purge": purge,
@@ -47,6 +51,8 @@ COMMANDS: dict[str, ModuleType] = {
     "plan": plan,
     "kv": kv,
 }
+LAST_COMMANDS: dict[str, ModuleType] = {"experiment": experiment, "completion": completion}
+"""Commands that the help lists after those of features."""
 DESCRIPTION = "An LLM response cache that learns what is worth keeping."
 REMOVED = {"migrate": "; `knapcache export FROM | knapcache import - TO` copies a cache"}
 """Commands of older versions, and what to use in their place."""
@@ -81,7 +87,10 @@ class CommandLineParser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse arguments. A subcommand reports what it does not know itself, so that the error names its own help."""
-        found, unknown = super().parse_known_args(args, namespace)
+        given = sys.argv[1:] if args is None else args
+        found, unknown = super().parse_known_args(
+            with_new_names(given, self._option_string_actions, self.prog), namespace
+        )
         if unknown:
             option = unknown[0].partition("=")[0]
             names = [name for name in self._option_string_actions if name.startswith("--")]
@@ -113,6 +122,7 @@ def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     """Return the parser for this command line. A command gets its options only if it is named: some import slowly."""
     parser = CommandLineParser(prog="knapcache", description=DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"knapcache {version('knapcache')}")
+    parser.set_defaults(build_parser=build_parser)  # for `completion`, which needs the options of all commands
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
     def add(name: str, text: str, module: str) -> None:
@@ -124,7 +134,8 @@ def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
         add(name, module.HELP, module.__name__)
     for command in (command for spec in feature_specs() for command in spec.commands):
         add(command.name, command.help, command.module)
-    add("experiment", experiment.HELP, experiment.__name__)
+    for name, module in LAST_COMMANDS.items():
+        add(name, module.HELP, module.__name__)
     return parser
 
 
@@ -133,7 +144,7 @@ def main(argv: Sequence[str]) -> int:
     args = argparse.Namespace()
     try:
         args = build_parser(argv).parse_args(argv)
-        args.execute(args)
+        code: int = args.execute(args) or 0
         sys.stdout.flush()
     except KnapcacheError as error:
         print_error(error)
@@ -150,7 +161,7 @@ def main(argv: Sequence[str]) -> int:
         print_error(error)
         discard_stdout()
         return BAD_INPUT
-    return 0
+    return code
 
 
 def print_error(error: Exception) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 PROXY_URL = "http://127.0.0.1:8080/v1"
 CONFIG_HELP = "settings file of the proxy (default: $KNAPCACHE_CONFIG)"
-JSON_FILE_HELP = "write the {what} as JSON; - writes them to stdout instead of the table"
+JSON_FILE_HELP = "print the {what} as JSON instead of the table; with FILE, write them there, too"
+RENAMED = {"--out": "--output", "--clients": "--concurrency"}
+"""Old names of options. Until version 1.1 they work, with a note on stderr, where a command has the new name."""
 ENDPOINTS = {
     "messages": ("chat/completions", "messages"),
     "input": ("responses", "embeddings"),
@@ -27,10 +29,9 @@ ENDPOINTS = {
 
 
 def add_output(parser: Any, text: str, *, metavar: str = "FILE", required: bool = False) -> None:
-    """Add -o, for a file, or for a directory (metavar DIR), which older scripts name --out."""
-    names = ("-o", "--output") if metavar == "FILE" else ("-o", "--output", "--out")
+    """Add -o, for a file, or for a directory (metavar DIR)."""
     kind = Path if metavar == "FILE" else directory
-    parser.add_argument(*names, dest="output", metavar=metavar, type=kind, required=required, help=text)
+    parser.add_argument("-o", "--output", metavar=metavar, type=kind, required=required, help=text)
 
 
 def add_json(parser: Any, text: str = "print JSON") -> None:
@@ -39,8 +40,13 @@ def add_json(parser: Any, text: str = "print JSON") -> None:
 
 
 def add_json_file(parser: Any, what: str = "rows") -> None:
-    """Add --json FILE of a command that computes a table."""
-    parser.add_argument("--json", metavar="FILE", help=JSON_FILE_HELP.format(what=what))
+    """Add --json of a command that computes a table: it may have a FILE. The value is - for stdout."""
+    parser.add_argument("--json", metavar="FILE", nargs="?", const="-", help=JSON_FILE_HELP.format(what=what))
+
+
+def add_plot(parser: Any, text: str) -> None:
+    """Add --plot FILE of a command that draws a figure."""
+    parser.add_argument("--plot", metavar="FILE", help=f"write {text} as PNG; needs knapcache[lab]")
 
 
 def add_config(parser: Any, text: str = CONFIG_HELP) -> None:
@@ -54,6 +60,22 @@ def add_proxy(parser: Any) -> None:
     parser.add_argument(
         "--ca", metavar="FILE", type=Path, help="PEM file with certificates to trust (default: the system's)"
     )
+
+
+def with_new_names(arguments: Sequence[str], known: Collection[str], prog: str) -> list[str]:
+    """Return the arguments of a command with the new names of options. Prints a note for each old one.
+
+    known   names of the options that the command has
+    """
+    found = list(arguments)
+    end = found.index("--") if "--" in found else len(found)
+    for k, argument in enumerate(found[:end]):
+        old, equals, value = argument.partition("=")
+        new = RENAMED.get(old)
+        if new in known and old not in known:
+            print(f"{prog}: warning: {old} is deprecated: use {new}", file=sys.stderr)
+            found[k] = f"{new}{equals}{value}"
+    return found
 
 
 def directory(text: str) -> Path:

@@ -50,8 +50,8 @@ def flags() -> dict[str, tuple[str, str]]:
     return FLAGS | {flag.setting: (flag.metavar, flag.help) for spec in feature_specs() for flag in spec.flags}
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.description = DESCRIPTION
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Add the options that give settings. `settings_from_flags` reads them."""
     option = parser.add_argument
     options.add_config(parser)
     option("--upstream", metavar="URL", help="provider for all requests; local: the model on this machine")
@@ -60,6 +60,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     option(
         "--set", metavar="NAME=VALUE", action="append", default=[], help="any other setting; lists and tables as JSON"
     )
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.description = DESCRIPTION
+    add_settings(parser)
     # argparse breaks no line inside a group, and this one is longer than a line.
     parser.usage = "%(prog)s [options]"
     instead = parser.add_mutually_exclusive_group()
@@ -92,9 +97,7 @@ def execute(args: argparse.Namespace) -> None:
     if args.new_token is not None:
         print(new_token(args.new_token))
         return
-    missing = [name for name in REQUIRED_PACKAGES if find_spec(name) is None]
-    if missing:
-        raise MissingExtra(f"the proxy needs {', '.join(missing)}: {install_command('serve')}")
+    require_packages()
     from knapcache.proxy.settings.loading import load, rows
 
     flags = settings_from_flags(args)
@@ -110,6 +113,13 @@ def execute(args: argparse.Namespace) -> None:
         print(json.dumps(rows(loaded), indent=2))
     else:
         print_table([{**row, "value": format_value(row["value"])} for row in rows(loaded)])
+
+
+def require_packages() -> None:
+    """Raise MissingExtra if a package that the proxy imports is not installed."""
+    missing = [name for name in REQUIRED_PACKAGES if find_spec(name) is None]
+    if missing:
+        raise MissingExtra(f"the proxy needs {', '.join(missing)}: {install_command('serve')}")
 
 
 def settings_from_flags(args: argparse.Namespace) -> dict[str, Any]:

@@ -107,7 +107,7 @@ class Warmer:
         except ImportError:
             raise MissingExtra(f"warm needs the proxy's HTTP client: {install_command('serve')}") from None
         keys = () if args.key_env is None else (os.environ.get(args.key_env, ""),)
-        self._options = TrafficOptions(url=args.url.rstrip("/"), ca=args.ca, clients=args.concurrency, keys=keys)
+        self._options = TrafficOptions(url=args.url.rstrip("/"), ca=args.ca, concurrency=args.concurrency, keys=keys)
         self._max_usd: float = args.max_usd
         self._meter = Meter("usd", None if args.config is None else load(args.config, secrets=False).settings.prices)
         self._estimator = CostEstimator(self._meter)
@@ -121,7 +121,7 @@ class Warmer:
         with contextlib.closing(self._client), progress_bar() as bar:
             task = bar.add_task("requests", total=len(requests))
             for request, usd in zip(requests, estimates, strict=True):
-                while in_flight and (len(in_flight) >= self._options.clients or not self._affordable(usd)):
+                while in_flight and (len(in_flight) >= self._options.concurrency or not self._affordable(usd)):
                     done, in_flight = await asyncio.wait(in_flight, return_when=asyncio.FIRST_COMPLETED)
                     await asyncio.gather(*done)  # raises what they have raised
                     bar.update(task, completed=self.counts.total(), description=f"${self.spent:,.4f}")

@@ -62,7 +62,7 @@ class TrafficOptions:
     requests: int = 300
     rate: float = 5.0
     """Average requests per second."""
-    clients: int = 4
+    concurrency: int = 4
     """Maximum requests in flight."""
     models: tuple[str, ...] = (EMBEDDED_MODEL,)
     keys: tuple[str, ...] = ()
@@ -82,7 +82,11 @@ class TrafficOptions:
             raise InvalidInput(f"ca must be a PEM file with certificates; there is no file {self.ca}")
         if not valid:
             raise InvalidInput(f"url must look like http://127.0.0.1:8080/v1, not {self.url!r}")
-        for name, number in (("requests", self.requests), ("clients", self.clients), ("max tokens", self.max_tokens)):
+        for name, number in (
+            ("requests", self.requests),
+            ("concurrency", self.concurrency),
+            ("max tokens", self.max_tokens),
+        ):
             if number < 1:
                 raise InvalidInput(f"{name} must be at least 1, not {number}")
         if not 0 < self.rate < float("inf"):
@@ -226,7 +230,7 @@ async def send_traffic(
         from knapcache.proxy.upstream.connect import TlsFiles
     except ImportError:
         raise MissingExtra(f"demo needs the proxy's HTTP client: {install_command('serve')}") from None
-    in_flight = asyncio.Semaphore(options.clients)
+    in_flight = asyncio.Semaphore(options.concurrency)
     with contextlib.closing(Client("the proxy", CONNECT_TIMEOUT, REQUEST_TIMEOUT, tls=TlsFiles(options.ca))) as client:
 
         async def send(request: DemoRequest) -> None:

@@ -83,6 +83,11 @@ class FeatureSpec(NamedTuple):
     """Of its settings, those with a flag."""
     commands: tuple[Command, ...] = ()
     """Its commands of `knapcache`."""
+    files: tuple[tuple[str, str], ...] = ()
+    """Its SQLite files in the data directory: name, and "module:name" of the `FileKind`."""
+    check: str = ""
+    """For `knapcache doctor`, a function of settings that raises KnapcacheError if the feature could not start:
+    "module:name"."""
     compare: str = ""
     """For `knapcache why`, a function of canonical requests and of a stored one from which they differ: "module:name".
     It returns whether the feature may give the stored answer to one of them, in words."""

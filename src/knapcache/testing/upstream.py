@@ -7,7 +7,7 @@
 
 Faults:
 
-    429, 500, 529   an error status; 429 comes with retry-after: 0
+    401, 429, 500, 529   an error status; 429 comes with retry-after: 0
     reset           the connection is reset in the middle of the answer
     cut             the connection is closed in the middle of the answer
     stall           nothing is sent for `stall` seconds in the middle of the answer; then the connection is closed
@@ -35,7 +35,7 @@ from typing import Any, NamedTuple, Self
 from knapcache.errors import InvalidInput
 from knapcache.testing.provider_answers import PLAIN, SCRIPTED, STREAM
 
-ERROR_STATUSES = ("429", "500", "529")
+ERROR_STATUSES = ("401", "429", "500", "529")
 FAULTS = (*ERROR_STATUSES, "reset", "cut", "stall", "no-finish", "error-event", "html", "no-options")
 FINISH_REASON = re.compile(r'"(finish_reason|stop_reason)": "\w+"|"status": "completed"')
 
@@ -186,9 +186,12 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        """Answer any path with its own path: GET requests are never cached."""
-        self._record_call(None)
-        self._send(200, json.dumps({"path": self.path, "object": "list", "data": []}).encode())
+        """Answer any path with its own path, or with an error status: GET requests are never cached."""
+        *_, fault = self._record_call(None)
+        if fault in ERROR_STATUSES:
+            self._fail(fault)
+        else:
+            self._send(200, json.dumps({"path": self.path, "object": "list", "data": []}).encode())
 
     def do_POST(self) -> None:
         raw = self.rfile.read(int(self.headers.get("content-length", 0)))
@@ -205,8 +208,7 @@ class _Handler(BaseHTTPRequestHandler):
         if is_valid and upstream.answer is not None:
             body = {**body, SCRIPTED: upstream.answer(body)}
         if fault in ERROR_STATUSES:
-            error = json.dumps({"error": {"message": "try again", "type": "fault", "code": fault}}).encode()
-            self._send(int(fault), error, {"retry-after": "0", "retry-after-ms": "1"} if fault == "429" else {})
+            self._fail(fault)
         elif fault == "html":
             self._send(200, b"<html><body>Please wait</body></html>", kind="text/html")
         elif fault == "no-options" and isinstance(body, dict) and "stream_options" in body:
@@ -229,6 +231,10 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         call = UpstreamCall(self.command, self.path, headers, body, raw)
         return call, *self.server.upstream.record_call(call)
+
+    def _fail(self, status: str) -> None:
+        error = json.dumps({"error": {"message": "try again", "type": "fault", "code": status}}).encode()
+        self._send(int(status), error, {"retry-after": "0", "retry-after-ms": "1"} if status == "429" else {})
 
     def _send(self, status: int, body: bytes, headers: dict[str, str] | None = None, kind: str = "") -> None:
         packed = "gzip" in self.headers.get("accept-encoding", "")

@@ -46,6 +46,11 @@ def test_an_unknown_limit() -> None:
         InvalidInput, match=r"^unknown setting limits\.rpmm: it must be one of usd_per_day, usd_per_month,"
     ):
         Settings(limits={"rpmm": 3})
+    tenant = {"name": "a", "keys": ["sha256:" + "0" * 64], "limits": {"rpmm": 3}}
+    with pytest.raises(
+        InvalidInput, match=r"^unknown setting tenants\[0\]\.limits\.rpmm: it must be one of usd_per_day,"
+    ):
+        Settings(tenants=[tenant])
     with pytest.raises(
         InvalidInput, match=r"^unknown setting limits\.rpmm: a table is given as JSON, limits=.\"usd_per_day"
     ):

@@ -9,6 +9,7 @@ SPEC = FeatureSpec(
     title="Content log",
     feature="knapcache.features.content_log.feature:ContentLogFeature",
     is_on=lambda settings: settings.content_log,
+    files=(("content.sqlite", "knapcache.features.content_log.file:KIND"),),
     turn_on="content_log = true\nshow_content = true",
     about="A log of requests and answers with their text, after redaction, searched by words.",
     settings="knapcache.features.content_log.settings:ContentLogSettings",

@@ -16,6 +16,7 @@ SPEC = FeatureSpec(
     title="Limits",
     feature="knapcache.features.limits.feature:LimitsFeature",
     is_on=is_on,
+    files=(("limits.sqlite", "knapcache.features.limits.sqlite_counts:KIND"),),
     turn_on="limits = { usd_per_day = 10.0 }",
     about="Limits on dollars, requests and tokens: of each tenant, or of all callers together.",
     settings="knapcache.features.limits.settings:LimitsSettings",

@@ -75,7 +75,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="a prefix that was written for a short time stays so, also when it is marked for a long time later",
     )
     options.add_json_file(parser)
-    option("--plot", metavar="FILE", help="write a bar chart of the ratios as PNG; needs knapcache[lab]")
+    options.add_plot(parser, "a bar chart of the ratios")
     parser.set_defaults(execute=execute)
 
 

@@ -74,7 +74,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     option("--seed", metavar="N", type=int, default=0, help="seed of the draws for audits (default: 0)")
     option("--wrong", metavar="N", type=int, default=0, help="list the first N wrong answers that were served")
     options.add_json_file(parser, "numbers")
-    option("--plot", metavar="FILE", help="write the shares served and wrong as PNG; needs knapcache[lab]")
+    options.add_plot(parser, "the shares served and wrong")
     parser.set_defaults(execute=execute)
 
 

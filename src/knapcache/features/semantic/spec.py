@@ -18,6 +18,8 @@ SPEC = FeatureSpec(
     title="Similar questions",
     feature="knapcache.features.semantic.feature:SemanticFeature",
     is_on=is_on,
+    files=(("semantic.sqlite", "knapcache.features.semantic.sqlite_log:KIND"),),
+    check="knapcache.features.semantic.feature:check_embedder",
     compare="knapcache.features.semantic.reasons:may_serve_text",
     turn_on='semantic = "shadow"',
     about="Stored answers to questions in other words, up to a certified error rate. The shadow serves none.",

@@ -113,7 +113,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="secret of the proxy that wrote swap.sqlite (default: the file secret beside it, or the environment)",
     )
     options.add_json_file(parser)
-    option("--plot", metavar="FILE", help="write the bills and losses as PNG; needs knapcache[lab]")
+    options.add_plot(parser, "the bills and losses")
     parser.set_defaults(execute=execute)
 
 

@@ -17,6 +17,7 @@ SPEC = FeatureSpec(
     title="Cheaper models",
     feature="knapcache.features.swap.feature:SwapFeature",
     is_on=is_on,
+    files=(("swap.sqlite", "knapcache.features.swap.log:KIND"),),
     turn_on='route = [{ name = "cheaper", swap = "shadow", swap_model = "gpt-4o-mini" }]',
     about="A cheaper model where labels of your own traffic prove that it loses little. The shadow swaps nothing.",
     route_settings="knapcache.features.swap.settings:SwapRouteSettings",

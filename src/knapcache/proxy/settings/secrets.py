@@ -52,9 +52,18 @@ def data_directory(path: Path) -> Path:
         for folder in (*reversed(path.parents), path):  # not parents=True: those would get the umask's mode
             if not folder.is_dir():
                 folder.mkdir(mode=0o700, exist_ok=True)
-        found = path.stat()
     except OSError as error:
         raise InvalidInput(f"path: cannot create the data directory {path}: {reason_text(error)}") from None
+    check_data_directory(path)
+    return path
+
+
+def check_data_directory(path: Path) -> None:
+    """Raise InvalidInput unless the data directory can be used, and only by its user. Logs a warning for its group."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise InvalidInput(f"path: cannot read the data directory {path}: {reason_text(error)}") from None
     if found.st_uid not in (os.geteuid(), 0):
         raise InvalidInput(
             f"path: {path} belongs to another user (uid {found.st_uid}); it must belong to the proxy's user "
@@ -70,7 +79,6 @@ def data_directory(path: Path) -> Path:
         log.warning("data directory is writable by its group: %s has mode %s; run chmod g-w", path, mode)
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         raise InvalidInput(f"path: this user cannot write to {path}")
-    return path
 
 
 def server_secret(folder: Path | None, configured: str | None = None) -> bytes:

@@ -151,11 +151,16 @@ def shorten(value: Any) -> str:
 
 
 def known_names(model: type[BaseModel], where: Sequence[str | int]) -> list[str]:
-    """Return the setting names that are valid at a location."""
-    if len(where) == 1:
-        return list(model.model_fields)
-    kinds = tables_of(model.model_fields[str(where[0])])
-    return list(kinds[0].model_fields) if kinds else []
+    """Return the setting names that are valid at a location. Positions in lists do not matter."""
+    *outer, _ = where
+    for step in outer:
+        if isinstance(step, int):
+            continue
+        kinds = tables_of(model.model_fields[step]) if step in model.model_fields else []
+        if not kinds:
+            return []
+        model = kinds[0]
+    return list(model.model_fields)
 
 
 def unknown_setting(where: Sequence[str | int], model: type[BaseModel], shown: str = "") -> str:

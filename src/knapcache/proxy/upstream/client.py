@@ -185,6 +185,14 @@ class Client:
                 response.abort()
         return response
 
+    async def connect(self, url: str) -> None:
+        """Open a connection to a base URL and close it, to see whether it can be reached. Raises UpstreamFailed."""
+        try:
+            connection = await self._new_connection(parse_base_url(url).origin, None)
+        except OSError as error:
+            raise upstream_failed(self.name, error) from without_traceback(error)
+        connection.transport.abort()
+
     def _make_head(self, method: str, url: str, path: str, headers: bytes, raw: bool) -> tuple[Origin, bool, bytes]:
         """Return the origin, whether a proxy reads the request, and the head without framing and last line.
 

@@ -6,12 +6,15 @@ it create a store under a prefix that was mistyped.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from knapcache.errors import InvalidInput, StoreError
+from knapcache.store.encryption import Encryption
 from knapcache.store.redis.layout import MIN_SIZE_LIMIT, KeyNames, ServerLayout, owner_tag
+from knapcache.store.redis.membership import IDENTITY, identity_in, require_no_eviction
 from knapcache.store.redis.server import RedisServer, as_number
 from knapcache.store.redis.server_state import NodeBreakers
 from knapcache.store.redis.store import RedisStore
@@ -39,6 +42,39 @@ class ServerOverview(NamedTuple):
     """The capacity: bytes for entries."""
     nursery_used: int
     nursery_limit: int
+
+
+class ServerCheck(NamedTuple):
+    """What `check_server` finds."""
+
+    name: str
+    """Such as "Valkey 9.1.0"."""
+    exists: bool
+    """Whether the server has a store with the prefix."""
+    clock_ahead: float
+    """Seconds that its clock is ahead of this machine's, with an error of half the time of a reply."""
+
+
+def check_server(address: Address, size_limit: int, secret: bytes, encryption_keys: Sequence[bytes]) -> ServerCheck:
+    """Check whether a process could use a store of this size in the server. Writes nothing.
+
+    InvalidInput if the server may evict keys by itself; StoreError if it does not answer, or has a store of another
+    format, secret or encryption. Logs a warning if its memory is too small.
+    """
+    sealer = Sealer(secret, Encryption(encryption_keys) if encryption_keys else None)
+    server, key = RedisServer(address, address.timeout, NodeBreakers()), owner_tag(address.prefix) + b":meta"
+    try:
+        require_no_eviction(server, ServerLayout.of(size_limit))
+        names = {server_name(info) for info in server.each_primary("INFO", "server").values()}
+        begin = time.time()
+        seconds, microseconds = next(iter(server.each_primary("TIME").values()))
+        now = (begin + time.time()) / 2
+        found = server.command(key, "HMGET", key, *IDENTITY)
+    finally:
+        server.close()
+    if found[0] is not None:
+        identity_in(found, address, sealer)
+    return ServerCheck(" and ".join(sorted(names)), found[0] is not None, seconds + microseconds / 1e6 - now)
 
 
 def command_address(scheme: str, location: str) -> Address:
@@ -112,7 +148,7 @@ def overview(store: RedisStore) -> ServerOverview:
     totals = attachment.reader.shard_totals()
     nursery = [as_number(server.command(key, "HGET", key, "nroom")) for key in names.totals]
     return ServerOverview(
-        engine=" and ".join(sorted({_server_name(info) for info in servers})),
+        engine=" and ".join(sorted({server_name(info) for info in servers})),
         topology=_topology(store.address, len(servers), replicas),
         shards=names.shards,
         owner=bool(server.command(names.owner, "EXISTS", names.owner)),
@@ -124,7 +160,7 @@ def overview(store: RedisStore) -> ServerOverview:
     )
 
 
-def _server_name(info: dict[str, object]) -> str:
+def server_name(info: dict[str, object]) -> str:
     if "valkey_version" in info:
         return f"Valkey {info['valkey_version']}"
     return f"Redis {info.get('redis_version', 'of an unknown version')}"

@@ -39,6 +39,8 @@ WRITE_PROBE_SECONDS = 1.0
 CHECK_SECONDS = 1.0
 """How often a process looks whether the store in the server is still its own."""
 FORMAT = 1
+IDENTITY = ("format", "shards", "secret", "encrypted", "since")
+"""Fields of the description of a store, in the order of DESCRIBE."""
 MEMORY_FACTOR = 1.3
 """The server's maxmemory, in size limits: below it, fragmentation and replication buffers may leave too little."""
 
@@ -285,22 +287,31 @@ def describe(
     A server that lost its data has no description. Then this process writes the one that it knows again. If a process
     with another secret was faster, the older store wins: `since` decides, so all processes reach the same result.
     """
-    encrypted = 0 if sealer.encryption is None else 1
     new = StoreIdentity(address.shards or layout.shards(cluster=address.kind == "cluster"), "")
-    wanted = [FORMAT, (known or new).shards, sealer.secret_mark.hex(), encrypted, (known or new).since]
+    wanted = [FORMAT, (known or new).shards, sealer.secret_mark.hex(), is_encrypted(sealer), (known or new).since]
     found = server.run(scripts.DESCRIBE, [owner_tag(address.prefix) + b":meta"], *wanted, probe=probe)
+    return identity_in(found, address, sealer)
+
+
+def identity_in(found: Sequence[bytes | None], address: Address, sealer: Sealer) -> StoreIdentity:
+    """Return the identity in the values of IDENTITY. StoreError for another format, secret or encryption."""
     version, shards, secret, was_encrypted, since = (str(value or b"", "ascii", "replace") for value in found)
     place = f"the store with prefix {address.prefix!r}"
     if version != str(FORMAT):
         raise StoreError(f"{place} has format {version}; this version of knapcache reads format {FORMAT}")
-    if secret != wanted[2]:
+    if secret != sealer.secret_mark.hex():
         raise StoreError(f"{place} was written with another secret; all processes must use the same secret")
-    if was_encrypted != str(encrypted):
+    if was_encrypted != str(is_encrypted(sealer)):
         form = "encrypted: it needs encryption_key" if was_encrypted == "1" else "not encrypted: it takes no key"
         raise StoreError(f"{place} is {form}")
     if not shards.isdigit() or not int(shards):
         raise StoreError(f"{place} is damaged: it has {shards!r} shards")
     return StoreIdentity(int(shards), since)
+
+
+def is_encrypted(sealer: Sealer) -> int:
+    """Return what the description of a store has for its encryption: 0 or 1."""
+    return 0 if sealer.encryption is None else 1
 
 
 def require_no_eviction(server: RedisServer, layout: ServerLayout) -> None:

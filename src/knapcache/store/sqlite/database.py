@@ -26,7 +26,17 @@ from knapcache.model import REQUEST_VERSION
 from knapcache.store.base import Totals
 from knapcache.store.encryption import KEY_ID_BYTES, describe
 from knapcache.store.sqlite.change_log import CHANGES_ROW, LogEnd, read_end, start_log
-from knapcache.store.sqlite.files import APPLICATION_ID, FORMAT_ROW, Damaged, remove_unfinished, restrict, sync
+from knapcache.store.sqlite.files import (
+    APPLICATION_ID,
+    FORMAT_ROW,
+    Damaged,
+    format_in,
+    open_without_trace,
+    read_start,
+    remove_unfinished,
+    restrict,
+    sync,
+)
 from knapcache.store.sqlite.layout import MB, PAGE, DiskLayout, operation_frames
 from knapcache.store.sqlite.rows import GET_STATE, INFO_COLUMNS, PUT_STATE, Sealer
 from knapcache.store.sqlite.side_files import schema_after, schema_of
@@ -203,10 +213,20 @@ def remove_outdated(connection: apsw.Connection, layout: DiskLayout, path: Path)
     connection.execute(PUT_STATE, (VERSION_ROW, *mark))
 
 
-def has_other_secret(path: Path, secret: bytes) -> bool:
-    """Return whether a file was written with another secret. A reader would see each of its rows as damaged."""
+def known_format(path: Path) -> int:
+    """Return the format of a file by its header, without opening the database. StoreError for a newer one."""
+    version = format_in(read_start(path))
+    _require_known(path, version)
+    return version
+
+
+def has_other_secret(path: Path, secret: bytes, *, trace: bool = True) -> bool:
+    """Return whether a file was written with another secret. A reader would see each of its rows as damaged.
+
+    trace   SQLite may create or change files beside it; False: its log is not read
+    """
     try:
-        connection = connect(path, None, 1.0, MB)
+        connection = connect(path, None, 1.0, MB) if trace else open_without_trace(path)
         try:
             return _secret_mark(connection) not in (None, Sealer(secret).secret_mark)
         finally:
@@ -224,11 +244,7 @@ def _verify_and_migrate(connection: apsw.Connection) -> None:
     if ("table", "state", "state") not in {row[:3] for row in schema}:
         raise Damaged("the table of the format is missing")
     _check_format(connection, version)
-    if version > len(MIGRATIONS):
-        raise StoreError(
-            f"{connection.filename} was written by a newer version of knapcache (format {version}, known: "
-            f"{len(MIGRATIONS)}); it was not changed"
-        )
+    _require_known(connection.filename, version)
     if connection.pragma("page_size") != PAGE or connection.pragma("auto_vacuum") != 0:
         raise Damaged("the page size or the kind of free list is not ours")
     if connection.pragma("journal_mode", "wal") != "wal":
@@ -237,6 +253,14 @@ def _verify_and_migrate(connection: apsw.Connection) -> None:
         _migrate(connection, version)
     if connection.pragma("application_id") != APPLICATION_ID:  # a bit of it was flipped
         connection.pragma("application_id", APPLICATION_ID)
+
+
+def _require_known(path: str | Path, version: int) -> None:
+    if version > len(MIGRATIONS):
+        raise StoreError(
+            f"{path} was written by a newer version of knapcache (format {version}, known: {len(MIGRATIONS)}); "
+            "it was not changed"
+        )
 
 
 def _check_format(connection: apsw.Connection, version: int) -> None:

@@ -130,6 +130,11 @@ def read_start(path: Path, size: int = _HEADER_BYTES) -> bytes:
         raise StoreError(f"{path} cannot be opened: {error}") from error
 
 
+def format_in(header: bytes) -> int:
+    """Return the format number (`user_version`) in the first 100 bytes of a database."""
+    return int.from_bytes(header[60:64])
+
+
 def has_our_header(header: bytes) -> bool:
     """Return whether the first 100 bytes of a file are those of our database."""
     constants = header[16:18], header[20:24]
@@ -139,7 +144,7 @@ def has_our_header(header: bytes) -> bool:
 def _has_format_row(path: Path) -> bool:
     """Return whether a database without our application id has our sealed format row: then its id is damaged."""
     try:
-        connection = _open_without_trace(path)
+        connection = open_without_trace(path)
         try:
             ((kind,),) = connection.execute("SELECT type FROM sqlite_schema WHERE name = 'state'")
             ((seal, value),) = connection.execute(GET_STATE, (FORMAT_ROW,))
@@ -176,7 +181,7 @@ def _share_a_sector(one: bytes, other: bytes) -> bool:
 
 def _is_database(path: Path) -> bool:
     try:
-        connection = _open_without_trace(path)
+        connection = open_without_trace(path)
         try:
             return bool(connection.execute("SELECT count(*) FROM sqlite_schema").fetchall())
         finally:
@@ -185,7 +190,7 @@ def _is_database(path: Path) -> bool:
         return False
 
 
-def _open_without_trace(path: Path) -> apsw.Connection:
+def open_without_trace(path: Path) -> apsw.Connection:
     """Open a database that may be another program's: without locks, without its log, and with a bound on the work."""
     uri = f"file:{quote(str(path.absolute()))}?immutable=1"
     connection = apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import apsw
 
 from knapcache.errors import StoreError
-from knapcache.store.sqlite.files import restrict
+from knapcache.store.sqlite.files import format_in, read_start, restrict
 
 BUSY_SECONDS = 5.0
 """How long a transaction waits for that of another process."""
@@ -50,13 +50,23 @@ class FileKind(NamedTuple):
         Raises StoreError for a file of a newer version, and apsw.CorruptError for other tables.
         """
         identity = connection.pragma("application_id")
-        if identity == self.application_id and connection.pragma("user_version") > self.format:
-            raise StoreError(f"{path} was written by a newer version of knapcache; it was not changed")
+        self._require_known(path, identity, connection.pragma("user_version"))
         existing = schema_of(connection)
         known = map(schema_after, (self.statements, *older))
         if existing and (identity != self.application_id or existing not in known):
             raise apsw.CorruptError("its tables are not those that knapcache writes")
         return existing
+
+    def known_format(self, path: Path) -> int:
+        """Return the format of a file by its header, without opening the database. StoreError as `check`."""
+        header = read_start(path)
+        version = format_in(header)
+        self._require_known(path, int.from_bytes(header[68:72]), version)
+        return version
+
+    def _require_known(self, path: Path | None, identity: int, version: int) -> None:
+        if identity == self.application_id and version > self.format:
+            raise StoreError(f"{path} was written by a newer version of knapcache; it was not changed")
 
     def create(self, connection: apsw.Connection) -> None:
         """Create the tables in an empty file."""
