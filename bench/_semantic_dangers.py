@@ -162,7 +162,7 @@ SENTENCES: dict[str, tuple[tuple[str, str], ...]] = {
          "ｎｏｔ|;n.o.t|;n0t|;n\u200bo\u200bt|;𝐧𝐨𝐭|;no\u00adt|;NOT|;n-o-t|;nоt|"),
         ("How do I treat a {} wound?|Is {} a danger?|What is {}?|Who studies {}?",
          "desert|dessert;angel|angle;martial|marital;prostate|prostrate;moral|morale;statue|statute;casual|causal;"
-         "cavalry|calvary;trial|trail;diary|dairy;plague|plaque;perspective|prospective;bazaar|bizarre;ingenious|ingenuous;dye|die"),
+         "cavalry|calvary;trial|trail;diary|dairy;plague|plaque;perspective|prospective;bazaar|bizarre;palate|palette;ingenious|ingenuous;dye|die"),
     ),
     "quantifier": (
         ("Are {} bats blind?|Do {} birds fly?|Can {} snakes swim?|Are {} metals magnetic?",

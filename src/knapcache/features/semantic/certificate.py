@@ -111,7 +111,12 @@ class Certificate:
     def _raises_alarm(self, wrong: bool) -> bool:
         steps = self._alarm_wrong if wrong else self._alarm_right
         self._alarm_logs = [max(0.0, log) + step for log, step in zip(self._alarm_logs, steps, strict=True)]
-        return sum(map(math.exp, self._alarm_logs)) / len(self._alarm_logs) >= ALARM
+        return self.alarm_value >= ALARM
+
+    @property
+    def alarm_value(self) -> float:
+        """Evidence that more than the allowed share of what is served is wrong. ALARM ends the certificate."""
+        return sum(map(math.exp, self._alarm_logs)) / len(self._alarm_logs)
 
     @property
     def suspicious(self) -> bool:

@@ -6,8 +6,8 @@ is wrong in addition. The statistic is the log-likelihood ratio of the two, whic
     s ← max(0, s + ln(p/q)) for a wrong label, max(0, s + ln((1 − p)/(1 − q))) for a right one, p = q + (1 − q)·CHANGED
 
 Labels of the shadow cost nothing and are as many as the answers served. So they show a drift long before enough audits
-have been drawn. Audits rise with e^s: a wrong label where none was expected makes all further matches audits, until
-right ones have explained it as chance, or ALARM is reached.
+have been drawn. Audits rise with the statistic: after wrong labels where none was expected, nearly all matches are
+audits, until right ones have explained them as chance, or ALARM is reached.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ UNKNOWN_RISK = 0.05
 """The least risk of a label whose match could not have been served: its difference is new, whatever the score says."""
 ALARM = math.log(3000.0)
 """The value that ends a certificate, if a label of what is served was wrong, too."""
+STEEPNESS = 1.5
+"""Audits rise with e^(STEEPNESS · s): half of the matches after one unexpected wrong label, nearly all after two."""
 MAX_VALUE = ALARM + 1.5
 """Five right labels end an alarm."""
 
@@ -45,4 +47,4 @@ class DriftWatch:
     @property
     def factor(self) -> float:
         """By how much audits rise."""
-        return math.exp(self.value)
+        return math.exp(STEEPNESS * self.value)

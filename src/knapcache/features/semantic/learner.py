@@ -39,7 +39,7 @@ from knapcache.units import counted
 CANDIDATES = 6
 """Nearest stored questions that are looked at."""
 MIN_COSINE = 0.6
-AUDIT_RATE = 0.05
+AUDIT_RATE = 0.06
 """Share of the answers that could be served by similarity for which the upstream is asked all the same, about."""
 AUDIT_START, AUDIT_STEP = 0.5, 0.1
 """The first answer of an entry after a label is an audit with about AUDIT_START of that probability; each further one
@@ -135,6 +135,8 @@ class SemanticLearner:
         self._verified: set[bytes] | None = None
         """Entries that a label has found right since the last alarm; None: there is no recovery."""
         self._since_alarm = 0
+        self._was_certified = False
+        """Whether a level has been certified since the last restart."""
         self._drift = DriftWatch(error)
         self._principals: OrderedDict[str, DriftWatch] = OrderedDict()
         self._counted: deque[str] = deque()
@@ -206,10 +208,12 @@ class SemanticLearner:
         """Return the probability with which a match that `serves` is sent upstream all the same, for a label.
 
         It rises with what is at stake, the answers served from the entry since its last label, and with the evidence
-        of a drift. surprise: a factor for what the caller knows about the entry.
+        of a drift, a large one (drift.py) or a small one (the certificate's alarm). surprise: a factor for what the
+        caller knows about the entry.
         """
         at_stake = AUDIT_START + AUDIT_STEP * self._served[match.key]
-        return 1.0 - math.pow(1.0 - base, at_stake * surprise * self._drift.factor)
+        doubt = max(1.0, self._drift.factor, self.certificate.alarm_value)
+        return 1.0 - math.pow(1.0 - base, at_stake * surprise * doubt)
 
     def count_served(self, match: Match) -> None:
         """Count an answer that was served."""
@@ -278,6 +282,7 @@ class SemanticLearner:
     def _follow_recovery(self, *, alarmed: bool) -> None:
         """Begin a recovery after an alarm, and end it when a level is certified again."""
         self._since_alarm += 1
+        self._was_certified |= self.certificate.level >= 0
         if self._drift.alarmed and self.certificate.level >= 0 and self.certificate.suspicious:
             self.certificate.end()
             alarmed = True
@@ -297,7 +302,8 @@ class SemanticLearner:
         self._counted.clear()
         self._counts_of.clear()
         self._principals.clear()
-        self._verified, self._drift = None, DriftWatch(self.certificate.error)
+        self._verified, self._was_certified = None, False
+        self._drift = DriftWatch(self.certificate.error)
 
     def feedback(self, key: bytes, x: tuple[float, ...], risk: float, time: float) -> Label:
         """Return the label of a match that a person has marked as wrong."""
@@ -320,8 +326,8 @@ class SemanticLearner:
 
     @property
     def labels_weigh(self) -> bool:
-        """Whether labels have ended a certificate, or weigh against the next one."""
-        return self.certificate.level < 0 and (self._verified is not None or self.certificate.e_value(-1) < 1.0)
+        """Whether a certificate has ended since the last restart, or labels weigh against the first one."""
+        return self.certificate.level < 0 and (self._was_certified or self.certificate.e_value(-1) < 1.0)
 
     def report(self) -> dict[str, Any]:
         """Return the state for people: levels, labels, and what other errors would serve."""

@@ -191,9 +191,7 @@ class Matcher:
             elif each.label.source == "reset":
                 self._learners.pop(each.scope, None)
                 continue
-            readable = (
-                len(each.label.features) >= len(FEATURES) or each.label.source == "restart"
-            )  # else of old versions
+            readable = len(each.label.features) >= len(FEATURES) or each.label.source == "restart"
             if readable and each.build == self.embedder.build and each.scope in self._errors:
                 self._learner(each.scope).add(each.label)
         self._labels_read = position
