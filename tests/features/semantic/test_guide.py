@@ -34,7 +34,7 @@ def test_the_limits_in_the_guide_are_those_of_the_code() -> None:
     assert CANDIDATES == 6, "the guide says: the nearest six"
     assert f"cosine is at least {MIN_COSINE:g}".replace("0.", ".") in TEXT
     assert f"{AUDIT_RATE:.0%}".replace("%", " %") + " of the matches that could be served" in TEXT
-    assert AUDIT_START == 0.5, "the guide says: half"
+    assert AUDIT_START == 0.75, "the guide says: three quarters"
     assert f"{RECOVERY_LABELS} labels" in TEXT
     assert f"probability of at least {1 - ALPHA:.0%}".replace("%", " %") in TEXT
     assert f"its last {MAX_MATCHES:,} since" in TEXT

@@ -77,7 +77,7 @@ def test_audits_rise_with_what_is_at_stake_and_after_a_wrong_label() -> None:
         learner.count_served(found)
     assert rates[0] == pytest.approx(AUDIT_RATE * AUDIT_START, rel=0.05)
     assert rates == sorted(rates)
-    assert rates[10] == pytest.approx(3 * rates[0], rel=0.1)
+    assert rates[10] == pytest.approx(rates[0] * 1.25 / 0.75, rel=0.1)
     assert learner.audit_rate(found, surprise=100.0) > 0.99
     assert (learner.audit_rate(found, base=0.0), learner.audit_rate(found, base=1.0)) == (0.0, 1.0)
     learner.add(found.label(False, "audit"))

@@ -10,8 +10,9 @@ two questions has, negative for a word that both have. An id is a hash of WORD_B
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 
@@ -134,27 +135,36 @@ def _modality(question: QuestionWords) -> str:
 def _contrasted(asked: QuestionWords, stored: QuestionWords) -> bool:
     """Whether one has a word that begins or ends in the opposite way: mutable and immutable, employer and employee."""
     ours, theirs = {*asked.words} - {*stored.words}, {*stored.words} - {*asked.words}
-    return any(contrast(one, other) for one in ours for other in theirs)
-
-
-@lru_cache(maxsize=50_000)
-def contrast(one: str, other: str) -> bool:
-    """Return whether two words differ by a prefix that negates, or by opposite prefixes or suffixes."""
-    ours, theirs = stem(one), stem(other)
-    if ours == theirs or min(len(ours), len(theirs)) < MIN_STEM:
+    if not ours or not theirs:
         return False
-    shorter, longer = sorted((ours, theirs), key=len)
-    if longer.endswith(shorter) and longer.removesuffix(shorter) in NEGATING_PREFIXES:
-        return True
-    before, after = str.removeprefix, str.removesuffix
-    return any(_rests(ours, group, before) & _rests(theirs, group, before) for group in CONTRAST_PREFIXES) or any(
-        _rests(one, group, after) & _rests(other, group, after) for group in CONTRAST_SUFFIXES
-    )
+    affixes: dict[str, set[str]] = {}
+    for rest, affix in itertools.chain.from_iterable(map(contrast_affixes, ours)):
+        affixes.setdefault(rest, set()).add(affix)
+    others = itertools.chain.from_iterable(map(contrast_affixes, theirs))
+    return any(rest in affixes and affixes[rest] - {affix} for rest, affix in others)
 
 
-def _rests(word: str, affixes: tuple[str, ...], remove: Callable[[str, str], str]) -> set[str]:
-    """Return a word without each of the affixes that it has, if enough is left."""
-    return {rest for affix in affixes if (rest := remove(word, affix)) != word and len(rest) >= MIN_STEM}
+@lru_cache(maxsize=20_000)
+def contrast_affixes(word: str) -> tuple[tuple[str, str], ...]:
+    """Return the affixes of a word that have opposites, each with the group of opposites and the rest of the word.
+
+    Two words are in contrast if they have the same rest in the same group and another affix. The empty prefix is in
+    contrast with one that negates.
+    """
+    base = stem(word)
+    found = [(f"not {base}", "")] if len(base) >= MIN_STEM else []
+    found += [(f"not {rest}", affix) for affix in NEGATING_PREFIXES if (rest := _rest(base, affix))]
+    for number, group in enumerate(CONTRAST_PREFIXES):
+        found += [(f"{number} {rest}", affix) for affix in group if (rest := _rest(base, affix))]
+    for number, group in enumerate(CONTRAST_SUFFIXES):
+        ends = (affix for affix in group if word.endswith(affix) and len(word) >= len(affix) + MIN_STEM)
+        found += [(f"-{number} {word.removesuffix(affix)}", affix) for affix in ends]
+    return tuple(found)
+
+
+def _rest(word: str, prefix: str) -> str:
+    """Return a word without a prefix; empty if it has another beginning, or too little is left."""
+    return word.removeprefix(prefix) if word.startswith(prefix) and len(word) >= len(prefix) + MIN_STEM else ""
 
 
 def _opposed(asked: QuestionWords, stored: QuestionWords) -> bool:
