@@ -94,14 +94,22 @@ def substituted(asked: QuestionWords, stored: QuestionWords) -> tuple[tuple[str,
 
     Function words do not count, except those that are not in HARMLESS_WORDS. At most MAX_SUBSTITUTED words differ.
     """
-    ours, theirs = asked.content, stored.content
+    found = _exchanged(asked.content, stored.content)
+    if found is not None and len(found[0]) + len(found[1]) <= MAX_SUBSTITUTED:
+        return found
+    found = _exchanged(asked.words, stored.words)  # "all snakes" and "any snakes": only one of the two needs a label
+    if found is None or len(found[0]) + len(found[1]) > 2 or {*asked.content} == {*stored.content}:
+        return None
+    return found
+
+
+def _exchanged(ours: tuple[str, ...], theirs: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """Return what is between the common beginning and the common end of two sequences; None: nothing on one side."""
     shorter = min(len(ours), len(theirs))
     start = next((at for at in range(shorter) if ours[at] != theirs[at]), shorter)
     end = next((at for at in range(shorter - start) if ours[-1 - at] != theirs[-1 - at]), shorter - start)
     one, other = ours[start : len(ours) - end], theirs[start : len(theirs) - end]
-    if not one or not other or len(one) + len(other) > MAX_SUBSTITUTED or {*one} & {*other}:
-        return None
-    return one, other
+    return None if not one or not other or {*one} & {*other} else (one, other)
 
 
 def _numbers_differ(asked: QuestionWords, stored: QuestionWords) -> bool:
