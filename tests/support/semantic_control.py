@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from knapcache.errors import StoreError
+from knapcache.errors import InvalidInput, StoreError
 from knapcache.features.semantic.differences import FEATURES
 from knapcache.features.semantic.event import RecentMatches, SemanticEvent
 from knapcache.features.semantic.feature import SemanticFeature
@@ -65,8 +65,13 @@ class LearnerControl(SemanticTier):
         }
         return [{"scope": name} | common | one.report() for name, one in self.learners.items()]
 
-    async def sweep(self) -> None:
+    async def purged(self) -> None:
         self.swept += 1
+
+    async def reset(self, scope: str) -> None:
+        if scope not in self.learners:
+            raise InvalidInput("the semantic tier is off for this tenant")
+        self.learners[scope] = SemanticLearner()
 
     async def feedback(self, event: SemanticEvent) -> None:
         if self.failure:

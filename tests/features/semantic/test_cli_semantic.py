@@ -43,6 +43,25 @@ def test_tables_a_file_and_a_figure(log: str, tmp_path: Path, capsys: Captured) 
     assert len(result["levels"]) == 5
 
 
+def test_a_report_names_valuable_and_dangerous_wordings(tmp_path: Path, capsys: Captured) -> None:
+    log, out = tmp_path / "log.jsonl", tmp_path / "report.md"
+    rows = [
+        ("What is the capital of Peru?", 1, 2.0),
+        ("Which city is the capital of Peru?", 1, 3.0),
+        ("How do I cook rice?", 2, 1.0),
+        ("How do I sow rice?", 3, 1.0),
+    ]
+    log.write_text(
+        "".join(json.dumps({"text": text, "intent": truth, "cost": cost}) + "\n" for text, truth, cost in rows)
+    )
+    assert main(["semantic", str(log), "--truth", "intent", "--report", str(out)]) == 0
+    assert capsys.readouterr().out.strip().endswith(str(out))
+    valuable, dangerous = out.read_text().split("## The most dangerous")
+    assert "| What is the capital of Peru? | 1 time | 3 | Which city is the capital of Peru? | no label" in valuable
+    assert "| How do I sow rice? | How do I cook rice? | 0." in dangerous
+    assert "Peru" not in dangerous
+
+
 def test_a_log_without_truth_says_that_nothing_is_certified(log: str, capsys: Captured) -> None:
     assert main(["semantic", log, "--json", "-"]) == 0
     result = json.loads(capsys.readouterr().out)

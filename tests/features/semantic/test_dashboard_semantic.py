@@ -79,6 +79,7 @@ def test_a_tier_in_the_shadow_says_what_is_missing(shown: Shown) -> None:
     expect(page.locator("#semantic-text")).to_have_text(
         "In the shadow: nothing is served yet, because no level is certified for an error of 1 %. "
         "2 matches were judged, 1 of them wrong."
+        "A match is served after 589 more right labels at least."
     )
     levels = page.locator("#semantic-levels tbody tr")
     expect(levels.nth(0).locator("th, td").nth(1)).to_have_text("0")

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
+
 from knapcache.features.semantic.certificate import LEVELS
-from knapcache.features.semantic.learner import AUDIT_RATE, RAISED_AUDIT_RATE, Candidate, Label, Match, SemanticLearner
+from knapcache.features.semantic.learner import (
+    AUDIT_RATE,
+    AUDIT_START,
+    PRINCIPAL_LABELS,
+    RECOVERY_LABELS,
+    Candidate,
+    Label,
+    Match,
+    SemanticLearner,
+)
 
 ASKED = "What is the capital of France?"
 SAME = Candidate(b"a", "Which city is the capital of France?", 0.95)
@@ -57,11 +68,124 @@ def test_a_wrong_label_raises_the_risk_of_its_entry_alone() -> None:
     assert other.risk == other.score
 
 
-def test_audits_are_more_frequent_after_a_wrong_label() -> None:
+def test_audits_rise_with_what_is_at_stake_and_after_a_wrong_label() -> None:
     learner = certified(SemanticLearner())
-    assert learner.audit_rate == AUDIT_RATE
+    found = match(learner, SAME)
+    rates = []
+    for _ in range(11):
+        rates.append(learner.audit_rate(found))
+        learner.count_served(found)
+    assert rates[0] == pytest.approx(AUDIT_RATE * AUDIT_START, rel=0.05)
+    assert rates == sorted(rates)
+    assert rates[10] == pytest.approx(rates[0] * 1.25 / 0.75, rel=0.1)
+    assert learner.audit_rate(found, surprise=100.0) > 0.99
+    assert (learner.audit_rate(found, base=0.0), learner.audit_rate(found, base=1.0)) == (0.0, 1.0)
+    learner.add(found.label(False, "audit"))
+    assert learner.audit_rate(found) == rates[0], "a label ends what is at stake"
+    learner.add(match(learner, SAME._replace(key=b"other")).label(True, "shadow"))
+    assert learner.audit_rate(found) > 5 * rates[0], "labels of the shadow raise audits, too"
+
+
+def test_a_difference_that_no_label_has_judged_is_not_served() -> None:
+    learner = certified(SemanticLearner())
+    new = learner.match("What is the medieval capital of France?", [SAME])
+    assert new is not None
+    assert (new.obstacle, learner.serves(new)) == ("word", False)
+    learner.add(new.label(False, "shadow"))
+    known = learner.match("What is the medieval capital of France?", [SAME._replace(key=b"b")])
+    assert known is not None
+    assert known.obstacle == ""
+
+
+def test_a_substitution_needs_a_label_of_its_own() -> None:
+    learner = SemanticLearner()
+
+    def obstacle(asked: str, stored: str) -> str:
+        found = learner.match(asked, [Candidate(b"k", stored, 0.95)])
+        assert found is not None
+        learner.add(found.label(False, "shadow"))
+        return found.obstacle
+
+    assert obstacle("is it safe for dogs at all times of the year", "is it safe at all times of the year") == "word"
+    assert obstacle("is it safe for cats at all times of the year", "is it safe at all times of the year") == "word"
+    assert obstacle("is chocolate safe for dogs", "is chocolate safe for cats") == "word", "both words alone are known"
+    assert obstacle("is chocolate safe for cats", "is chocolate safe for dogs") == ""
+
+
+def test_what_one_principal_has_shown_holds_for_no_other() -> None:
+    learner = SemanticLearner()
+    asked, stored = "is chocolate safe for dogs", Candidate(b"k", "is chocolate safe for cats", 0.95)
+
+    def found(principal: str) -> Match:
+        match = learner.match(asked, [stored], principal)
+        assert match is not None
+        return match
+
+    for _ in range(5):
+        learner.add(found("mallory").label(False, "shadow"))
+    assert found("mallory").obstacle == ""
+    assert found("alice").obstacle == "word"
+    learner.add(found("bob").label(False, "shadow"))
+    assert found("alice").obstacle == ""
+
+
+def test_of_several_principals_none_has_more_than_half_of_the_labels() -> None:
+    learner = SemanticLearner(0.05)
+    found = match(learner, SAME)
+    for k in range(3000):
+        label = Label(b"%d" % k, found.features, found.score, LEVELS[0], False, "shadow")
+        learner.add(label._replace(principal="flood" if k % 10 else "other"))
+    labels = learner.certificate.report()[0].labels
+    assert labels == pytest.approx(600, abs=PRINCIPAL_LABELS), "as many of the flood as of the other"
+
+
+def test_an_entry_whose_last_label_is_wrong_is_not_served() -> None:
+    learner = certified(SemanticLearner())
     learner.add(match(learner, SAME).label(True, "audit"))
-    assert learner.audit_rate == RAISED_AUDIT_RATE
+    assert match(learner, SAME).obstacle == "entry"
+    other = SAME._replace(key=b"b", cosine=0.9)
+    assert match(learner, SAME, other).key == b"b", "another entry is preferred"
+    learner.add(match(learner, SAME).label(False, "shadow"))
+    assert match(learner, SAME).obstacle == ""
+
+
+def alarmed(learner: SemanticLearner) -> SemanticLearner:
+    """Add wrong labels of new entries until the certificate ends."""
+    found = match(certified(learner), SAME)
+    for k in range(20):
+        learner.add(found._replace(key=b"wrong %d" % k, risk=LEVELS[0]).label(True, "audit"))
+        if learner.certificate.alarms:
+            return learner
+    raise AssertionError("there was no alarm")
+
+
+def test_after_an_alarm_entries_need_a_right_label_and_outdated_ones_teach_nothing() -> None:
+    learner = alarmed(SemanticLearner(0.05))
+    assert learner.bound is None
+    found = match(learner, SAME)
+    assert found.obstacle == "entry"
+    for k in range(100):
+        learner.add(found._replace(key=b"outdated %d" % k).label(True, "shadow"))
+    assert match(learner, SAME).score == pytest.approx(found.score), "wrong labels of old answers train nothing"
+    learner.add(found.label(False, "shadow"))
+    assert match(learner, SAME).obstacle == ""
+    labels = 0
+    while learner.bound is None:
+        learner.add(match(learner, SAME).label(False, "shadow"))
+        labels += 1
+    assert labels < 150
+    for _ in range(RECOVERY_LABELS):
+        learner.add(match(learner, SAME).label(False, "shadow"))
+    assert match(learner, SAME._replace(key=b"never labelled")).obstacle == "", "the recovery is over"
+
+
+def test_after_a_restart_older_labels_weigh_on_no_certificate() -> None:
+    learner = alarmed(SemanticLearner(0.05))
+    assert learner.labels_weigh
+    learner.add(Label(b"", (), 0.0, 1.0, False, "restart"))
+    assert not learner.labels_weigh
+    assert "116 more right labels" in learner.report()["next_step"], "as many as of a new tier"
+    assert match(learner, SAME).obstacle == "", "words keep their labels"
 
 
 def test_the_report_says_what_other_errors_would_serve() -> None:

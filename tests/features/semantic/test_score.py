@@ -6,7 +6,7 @@ import pytest
 import knapcache.features.semantic.differences as features_module
 import knapcache.features.semantic.score as score_module
 from knapcache.errors import InvalidInput
-from knapcache.features.semantic.differences import FEATURES, WordCounts, features, word_id
+from knapcache.features.semantic.differences import FEATURES, WordCounts, features, split_ids, word_id
 from knapcache.features.semantic.score import Score, WordRisks, fit
 from knapcache.features.semantic.words import read_words, stem
 
@@ -24,8 +24,11 @@ def test_features_are_finite_and_symmetric_up_to_the_one_sided_ones() -> None:
 
 def test_word_ids_tell_shared_words_from_unmatched_ones() -> None:
     x = features(read_words("cook rice"), read_words("cook barley"), 0.9, WordCounts())
-    ids = {word: word_id(stem(word)) for word in ("cook", "rice", "barley")}
-    assert sorted(x[len(FEATURES) :]) == sorted((-ids["cook"], ids["rice"], ids["barley"]))
+    cook, rice, barley = (word_id(stem(word)) for word in ("cook", "rice", "barley"))
+    unmatched, shared, pair = split_ids(x)
+    assert (sorted(unmatched), shared) == (sorted((rice, barley)), [-cook])
+    assert pair == split_ids(features(read_words("sell barley"), read_words("sell rice"), 0.9, WordCounts()))[2]
+    assert split_ids(features(read_words("cook rice"), read_words("cook"), 0.9, WordCounts()))[2] is None
 
 
 def test_labels_of_a_word_change_the_risk_of_pairs_with_that_word_in_the_same_part() -> None:
@@ -44,14 +47,14 @@ def test_counts_of_words_are_bounded_and_follow_a_change(monkeypatch: pytest.Mon
     words = WordRisks()
     for _ in range(1000):
         words.add([1.0], 0.5, True)
-    before = words.shift([1.0])
+    before = words.shift([1.0], [])
     for _ in range(100):
         words.add([1.0], 0.5, False)
-    assert before > 0 > words.shift([1.0])
+    assert before > 0 > words.shift([1.0], [])
     monkeypatch.setattr(score_module, "MAX_WORDS", 100)
     for each in range(110):
         words.add([float(each + 2)], 0.5, False)
-    assert words.shift([1.0]) == 0
+    assert words.shift([1.0], []) == 0
 
 
 def test_a_word_in_many_questions_is_less_rare() -> None:

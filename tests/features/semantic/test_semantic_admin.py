@@ -166,6 +166,18 @@ def test_a_purge_removes_the_questions_of_its_entries(client: TestClient, tier: 
     assert tier.swept == 1
 
 
+def test_an_operator_forgets_the_labels_of_a_scope(client: TestClient, tier: LearnerControl) -> None:
+    name = next(iter(tier.learners))
+    tier.add_labels(700, scope=name)
+    scope, *_ = client.get(PATH).json()["scopes"]
+    assert "if its risk is at most" in scope["next_step"]
+    assert client.post(f"{PATH}/reset", json={"scope": name}).json() == {"scope": name}
+    scope, *_ = client.get(PATH).json()["scopes"]
+    assert (scope["level"], scope["labels"]) == (-1, {})
+    assert scope["next_step"] == "A match is served after 589 more right labels at least."
+    assert client.post(f"{PATH}/reset", json={"scope": "other"}).status_code == 409
+
+
 def test_a_proxy_without_the_tier_has_none_of_it() -> None:
     harness = AdminHarness()
     with harness.client() as client:

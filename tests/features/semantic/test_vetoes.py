@@ -1,14 +1,21 @@
 """Vetoes: pairs of questions that must never be taken for the same, and pairs that must not be kept apart."""
 
 import random
+import sys
 from collections.abc import Callable, Iterable
 
 import pytest
 
-from knapcache.features.semantic.differences import veto
+from knapcache.features.semantic.differences import contradiction, substituted, veto
+from knapcache.features.semantic.question import excluded
 from knapcache.features.semantic.reasons import VETOES
 from knapcache.features.semantic.words import read_words
+from tests.support import ROOT
 from tests.support.perturbed_questions import RULES, open_questions
+
+sys.path.insert(0, str(ROOT / "bench"))
+
+from _semantic_dangers import HARMLESS, dangerous_pairs
 
 DIFFERENT = [
     ("number", "How can I lose 5 kg in a month?", "How can I lose 7 kg in a month?"),
@@ -26,6 +33,25 @@ DIFFERENT = [
     ("code", "How do I use datasets.Table?", "How do I use datasets.Metric?"),
     ("code", "Reverse a string in C", "Reverse a string in C++"),
     ("name", "What is the capital of France?", "What is the capital of Japan?"),
+    ("number", "How often is methotrexate taken, once weekly?", "How often is methotrexate taken, twice weekly?"),
+    ("number", "Is -5 degrees cold?", "Is 5 degrees cold?"),
+    ("number", "How much is ½ cup of rice?", "How much is ¼ cup of rice?"),
+    ("unit", "Is 5 mcg of it lethal?", "Is 5 mg of it lethal?"),
+    ("unit", "How large is 5 Mbit?", "How large is 5 Mbyte?"),
+    ("date", "What was worn in the eighties?", "What was worn in the 1990s?"),
+    ("negation", "How do I make a mutable list?", "How do I make an immutable list?"),
+    ("negation", "How is hypertension treated?", "How is hypotension treated?"),
+    ("negation", "What are duties of an employer?", "What are duties of an employee?"),
+    ("negation", "Can I mix bleach and vinegar?", "Can I avoid mixing bleach and vinegar?"),
+    ("negation", "What if the fuse fails to blow?", "What if the fuse does blow?"),
+    ("negation", "Are all snakes venomous?", "Are some snakes venomous?"),
+    ("modality", "Should I file taxes as a student?", "May I file taxes as a student?"),
+    ("negation", "What does chmod a+x do?", "What does chmod a-x do?"),
+    ("code", "What does && do in bash?", "What does || do in bash?"),
+    ("code", "What is the derivative of x²?", "What is the derivative of x³?"),
+    ("order", "Which flights go to Rome daily?", "Which flights go daily from Rome?"),
+    ("word", "How do I thicken a soup?", "How do I serve a soup?"),
+    ("word", "Who wrote the book about Kafka?", "Who wrote the book by Kafka?"),
     ("order", "How do I get from Rome to Oslo?", "How do I get from Oslo to Rome?"),
     ("order", "Why is tea healthier than coffee?", "Explain why coffee is healthier than tea"),
 ]
@@ -40,6 +66,11 @@ SAME = [
     ("What is the status of flight dl123?", "Show me flight DL123's status"),
     ("What is 2 percent of 7?", "2 percent of 7 is what?"),
     ("What is the time in Rome?", "the time in rome is what"),
+    ("How heavy is 5 kg?", "How heavy is 5000 g?"),
+    ("Who won the 3rd race?", "Who won the third race?"),
+    ("Summarize World War II", "Summarize World War 2"),
+    ("What is 3 + 4?", "What is 3 plus 4?"),
+    ("Is it cold at -5 degrees?", "Is it cold at minus 5 degrees?"),
 ]
 
 
@@ -50,7 +81,7 @@ def test_questions_that_differ_in_what_must_agree_are_vetoed(
 ) -> None:
     caseless = change is not str
     found = veto(read_words(change(asked)), read_words(change(stored)))
-    assert found == ("" if caseless and name == "name" else name)
+    assert found == ("word" if caseless and name == "name" else name)
     assert veto(read_words(change(stored)), read_words(change(asked))) == found
 
 
@@ -135,5 +166,26 @@ def test_changed_questions_of_the_open_data_are_vetoed(
 @pytest.mark.long
 def test_few_paraphrases_of_the_open_data_are_vetoed() -> None:
     ones, others = (open_questions("similar_pairs.jsonl.gz", field, unique=False) for field in ("origin", "similar"))
-    names = [veto(read_words(one), read_words(other)) for one, other in zip(ones, others, strict=True)]
-    assert sum(map(bool, names)) / len(names) < 0.1
+    pairs = [(read_words(one), read_words(other)) for one, other in zip(ones, others, strict=True)]
+    assert sum(bool(contradiction(*pair)) for pair in pairs) / len(pairs) < 0.105
+    assert sum(bool(veto(*pair)) for pair in pairs) / len(pairs) < 0.125
+
+
+def test_a_substitution_is_what_stands_in_one_place() -> None:
+    def found(one: str, other: str) -> object:
+        return substituted(read_words(one), read_words(other))
+
+    assert found("how do i attract mice", "how can i repel mice") == (("attract",), ("repel",))
+    assert found("how do i attract mice", "how do i attract many mice") is None, "an addition"
+    assert found("how do i attract mice", "which cheese is liked by mice in most homes") is None, "another wording"
+
+
+def test_most_dangerous_pairs_of_every_kind_are_stopped() -> None:
+    kinds: dict[str, list[bool]] = {}
+    for kind, one, other in dangerous_pairs():
+        stopped = excluded(one) or excluded(other) or veto(read_words(one), read_words(other))
+        kinds.setdefault(kind, []).append(bool(stopped))
+    assert min(map(len, kinds.values())) >= 95
+    assert min(sum(found) / len(found) for found in kinds.values()) >= 0.85
+    for one, other in HARMLESS:
+        assert [excluded(one), excluded(other), veto(read_words(one), read_words(other))] == ["", "", ""], (one, other)

@@ -41,7 +41,7 @@ WRONG = ("different", "undecided")
 """Verdicts that count as wrong."""
 NOT_STARTED: dict[str, Any] = {
     "level": -1, "bound": None, "needed": len(LEVELS) / ALPHA, "alarms": 0, "labels": {},
-    "levels": [], "others": [],
+    "levels": [], "others": [], "next_step": "The tier is starting.", "obstacles": {},
 }  # fmt: skip
 """The report of a learner that has not started."""
 WORD = re.compile(r"\S+")
@@ -72,6 +72,18 @@ class MarkedMatch(ResponseModel):
     match: str
     scope: str
     verdict: Literal["different"]
+
+
+class ScopeReset(RequestModel):
+    """Body of POST /semantic/reset."""
+
+    scope: Annotated[str, Field(max_length=200, description="The tenant; empty without tenants.")] = ""
+
+
+class ResetScope(ResponseModel):
+    """A scope whose labels were forgotten."""
+
+    scope: str
 
 
 class LevelStatus(ResponseModel):
@@ -138,6 +150,11 @@ class ScopeStatus(ResponseModel):
     labels: Annotated[dict[str, Count], Field(description="Labels that decide, by source.")]
     levels: list[LevelStatus]
     others: list[OtherError]
+    next_step: Annotated[str, Field(description="What a match would need to be served, in one sentence.")]
+    obstacles: Annotated[
+        dict[str, Count],
+        Field(description="Recent matches that could not be served whatever their risk: word, entry or principal."),
+    ]
     today: SemanticUsage
     all: SemanticUsage
 
@@ -201,6 +218,9 @@ class SemanticAdmin:
             Route(method="POST", path="/semantic/feedback", name="mark_match", alias="/admin/api/semantic/feedback",
                   summary="Mark a match of the semantic tier as wrong", response=MarkedMatch,
                   body=MatchFeedback, errors=(404, 409, 503), serve=self.post_feedback),
+            Route(method="POST", path="/semantic/reset", name="reset_semantic", response=ResetScope, body=ScopeReset,
+                  summary="Forget all labels of a scope: it starts in shadow, as new", errors=(409, 503),
+                  serve=self.post_reset),
         ]  # fmt: skip
 
     async def get_status(self, request: AdminRequest) -> SemanticStatus:
@@ -214,6 +234,13 @@ class SemanticAdmin:
         self.admin.flush_events()
         scope = await self.mark(request.body.match)
         return MarkedMatch(match=request.body.match, scope=scope, verdict="different")
+
+    async def post_reset(self, request: AdminRequest) -> ResetScope:
+        try:
+            await self.tier.reset(request.body.scope)
+        except InvalidInput as error:
+            raise RequestRejected(409, f"{error}.", "tier_off") from None
+        return ResetScope(scope=request.body.scope)
 
     def status(
         self, reports: Sequence[dict[str, Any]], matches: Sequence[RecentMatch], *, content: bool

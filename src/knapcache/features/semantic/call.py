@@ -108,7 +108,7 @@ class SemanticCall(CallHooks):
             return None
         self._asked = asked = Asked(
             self._scope, self._mode, exchange.endpoint, question, request, exchange.namespace, exchange.context,
-            exchange.control.max_age,
+            exchange.control.max_age, self._tenant,
         )  # fmt: skip
         self._found = Found("failed", "timeout")
         self._search = asyncio.create_task(tier.find(asked))
@@ -147,7 +147,7 @@ class SemanticCall(CallHooks):
                 self._found = self._found._replace(kind="shadow", similar=None)
         found, asked = self._found, self._asked
         if asked is not None and answer is not None and answer.outcome == "miss" and answer.size:
-            self._calls.tier.add_question(asked, found)
+            self._calls.tier.add_question(asked, found, answer.payload)
             if found.entry is not None and found.kind in ("shadow", "audit"):
                 self._calls.label(asked, found, answer, self._tenant)
         self._part = self._event(found, asked)

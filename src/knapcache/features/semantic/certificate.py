@@ -19,6 +19,7 @@ start anew, without labels.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from typing import NamedTuple
 
 from knapcache.errors import InvalidInput
@@ -36,6 +37,8 @@ ALARM_BETS = (3.0, 6.0, 12.0, 24.0)
 ALARM = 20.0
 """The alarm's threshold. Among labels of which at most δ are wrong, one alarm in ALARM labels or more is expected."""
 MAX_ERROR = 0.5
+MAX_MISSING = 1 << 20
+"""Labels up to which it is computed how many are missing."""
 
 
 class LevelReport(NamedTuple):
@@ -87,10 +90,18 @@ class Certificate:
                 self._wrongs[at] += wrong
                 self._logs[at] = [min(most, log + step) for log, step in zip(self._logs[at], steps, strict=True)]
         if served and self._raises_alarm(wrong):
-            self.alarms += 1
-            self._restart()
+            self.end()
             return
         self.level = max((at for at in range(len(LEVELS)) if self._may_serve(at)), default=-1)
+
+    def end(self) -> None:
+        """End all certificates after an alarm: every level starts anew, without labels."""
+        self.alarms += 1
+        self._restart()
+
+    def restart(self) -> None:
+        """Start anew without labels. What they were about has changed, and it was no alarm."""
+        self._restart()
 
     def _may_serve(self, at: int) -> bool:
         """Return whether a level is certified, and has labels of its own that no narrower level has."""
@@ -100,7 +111,12 @@ class Certificate:
     def _raises_alarm(self, wrong: bool) -> bool:
         steps = self._alarm_wrong if wrong else self._alarm_right
         self._alarm_logs = [max(0.0, log) + step for log, step in zip(self._alarm_logs, steps, strict=True)]
-        return sum(map(math.exp, self._alarm_logs)) / len(self._alarm_logs) >= ALARM
+        return self.alarm_value >= ALARM
+
+    @property
+    def alarm_value(self) -> float:
+        """Evidence that more than the allowed share of what is served is wrong. ALARM ends the certificate."""
+        return sum(map(math.exp, self._alarm_logs)) / len(self._alarm_logs)
 
     @property
     def suspicious(self) -> bool:
@@ -126,6 +142,19 @@ class Certificate:
             )
             for at, threshold in enumerate(LEVELS)
         ]
+
+    def missing_labels(self, at: int) -> int:
+        """Return how many more labels certify a level if all of them are right."""
+        logs = self._logs[at]
+
+        def certifies(count: int) -> bool:
+            right = (log + count * step for log, step in zip(logs, self._right, strict=True))
+            return sum(math.exp(min(log, math.log(CAP))) for log in right) / len(BETS) >= self.needed
+
+        high = 1
+        while not certifies(high) and high < MAX_MISSING:
+            high *= 2
+        return bisect_left(range(high + 1), x=True, key=certifies)
 
     def bound(self, at: int) -> float:
         """Return the least error that the labels of a level would certify; 1: none."""

@@ -14,6 +14,7 @@ from knapcache.errors import InvalidInput
 from knapcache.features.semantic.certificate import Certificate
 from knapcache.features.semantic.embedding import local_embedder
 from knapcache.features.semantic.lab import report
+from knapcache.features.semantic.lab.pairs_report import pairs_report
 from knapcache.features.semantic.lab.read import QuestionFields, read_questions
 from knapcache.features.semantic.lab.replay import comparison_for, embed_questions, exclude_long, replay
 from knapcache.features.semantic.learner import AUDIT_RATE
@@ -34,6 +35,7 @@ knapcache[semantic]."""
 EXAMPLES = r"""examples:
   knapcache semantic questions.jsonl --truth intent --error 0.05
   knapcache semantic requests.jsonl.gz --json result.json --plot result.png
+  knapcache semantic requests.jsonl.gz --report wordings.md
   knapcache log export --output log.jsonl && knapcache semantic log.jsonl
   zcat log.gz | knapcache semantic - --truth label --json -
 """
@@ -74,6 +76,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     option("--seed", metavar="N", type=int, default=0, help="seed of the draws for audits (default: 0)")
     option("--wrong", metavar="N", type=int, default=0, help="list the first N wrong answers that were served")
     options.add_json_file(parser, "numbers")
+    option(
+        "--report",
+        metavar="FILE",
+        help="write the most valuable wordings that were not matched and the most dangerous near ones, as Markdown",
+    )
     options.add_plot(parser, "the shares served and wrong")
     parser.set_defaults(execute=execute)
 
@@ -88,6 +95,7 @@ def execute(args: argparse.Namespace) -> None:
     if args.plot is not None:
         new_figure()  # raises MissingExtra
     plot = OutputFile(Path(args.plot)) if args.plot is not None else None
+    pairs = OutputFile(Path(args.report)) if args.report is not None else None
     out = OutputFile(Path(args.json)) if args.json not in (None, "-") else None
     left_out = Counter[str]()
     with progress_bar() as bar:
@@ -124,6 +132,9 @@ def execute(args: argparse.Namespace) -> None:
     if plot:
         plot.write(report.figure_png(found, args.log.name))
         paths.append(plot.path)
+    if pairs:
+        pairs.write(pairs_report(found, args.log.name))
+        paths.append(pairs.path)
     if args.json == "-":
         print(text, end="")
         return

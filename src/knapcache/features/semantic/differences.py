@@ -10,14 +10,21 @@ two questions has, negative for a word that both have. An id is a hash of WORD_B
 
 from __future__ import annotations
 
+import itertools
 import math
-import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from hashlib import blake2b
 
 from knapcache.errors import CorruptState
-from knapcache.features.semantic.vocabulary import MOVABLE
-from knapcache.features.semantic.words import QuestionWords
+from knapcache.features.semantic.vocabulary import (
+    CONTRAST_PREFIXES,
+    CONTRAST_SUFFIXES,
+    MOVABLE,
+    NEGATING_PREFIXES,
+    YES_NO_MODALS,
+)
+from knapcache.features.semantic.words import QuestionWords, stem
 
 FEATURES = (
     "distance",
@@ -36,24 +43,43 @@ FEATURES = (
     "order of common words",
 )
 
-WORD_BITS = 20
+WORD_BITS = 40
+PAIR_IDS = 2.0**WORD_BITS
 MAX_IDS = 32
 """Ids that a pair of questions has at most. The words of a longer pair that come first in the alphabet are taken."""
+
+MAX_SUBSTITUTED = 3
+"""Words of a substitution, both sides together. Questions that differ in more are other wordings."""
+MIN_STEM = 3
+"""Letters that two words must share beside an opposite prefix or suffix."""
 
 MAX_WORDS = 50_000
 """Different words that are counted. When there are more, counts are halved and words with 0 dropped."""
 
 
 def veto(asked: QuestionWords, stored: QuestionWords) -> str:
-    """Return the name of the first veto against answering one question with the other's answer, or ""."""
+    """Return the first reason against answering one question with the other's answer, or "".
+
+    "word", the last of them, is no contradiction: one word stands where the other question has another one. It holds
+    until labels say that the two may be exchanged.
+    """
+    if reason := contradiction(asked, stored):
+        return reason
+    return "word" if substituted(asked, stored) and not _same_quantity(asked, stored) else ""
+
+
+def contradiction(asked: QuestionWords, stored: QuestionWords) -> str:
+    """Return the name of the first veto that no label can lift, or ""."""
     if _numbers_differ(asked, stored):
         return "number"
-    if asked.units - stored.units and stored.units - asked.units:
+    if asked.units - stored.units and stored.units - asked.units and not _same_quantity(asked, stored):
         return "unit"
     if asked.dates != stored.dates:
         return "date"
-    if asked.negations != stored.negations or _opposed(asked, stored):
+    if asked.negations != stored.negations or _opposed(asked, stored) or _contrasted(asked, stored):
         return "negation"
+    if _modality(asked) != _modality(stored) and "" not in (_modality(asked), _modality(stored)):
+        return "modality"
     if not (_quoted_in(asked, stored) and _quoted_in(stored, asked)):
         return "quotation"
     if not (_code_in(asked, stored) and _code_in(stored, asked)):
@@ -63,14 +89,90 @@ def veto(asked: QuestionWords, stored: QuestionWords) -> str:
     return "order" if _reordered(asked, stored) else ""
 
 
+def substituted(asked: QuestionWords, stored: QuestionWords) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """Return the words that stand in the same place of two questions that are equal otherwise; None: there are none.
+
+    Function words do not count, except those that are not in HARMLESS_WORDS. At most MAX_SUBSTITUTED words differ.
+    """
+    found = _exchanged(asked.content, stored.content)
+    if found is not None and len(found[0]) + len(found[1]) <= MAX_SUBSTITUTED:
+        return found
+    found = _exchanged(asked.words, stored.words)  # "all snakes" and "any snakes": only one of the two needs a label
+    if found is None or len(found[0]) + len(found[1]) > 2 or {*asked.content} == {*stored.content}:
+        return None
+    return found
+
+
+def _exchanged(ours: tuple[str, ...], theirs: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """Return what is between the common beginning and the common end of two sequences; None: nothing on one side."""
+    shorter = min(len(ours), len(theirs))
+    start = next((at for at in range(shorter) if ours[at] != theirs[at]), shorter)
+    end = next((at for at in range(shorter - start) if ours[-1 - at] != theirs[-1 - at]), shorter - start)
+    one, other = ours[start : len(ours) - end], theirs[start : len(theirs) - end]
+    return None if not one or not other or {*one} & {*other} else (one, other)
+
+
 def _numbers_differ(asked: QuestionWords, stored: QuestionWords) -> bool:
     ours, theirs = asked.numbers, stored.numbers
     if [value for value, _ in ours] != [value for value, _ in theirs] and sorted(ours) != sorted(theirs):
-        return True
+        return not _same_quantity(asked, stored)
     if asked.ones == stored.ones:
         return False
     fewer = asked if asked.ones < stored.ones else stored
     return not {"a", "an", "one", "single", "first"}.intersection(fewer.words)
+
+
+def _same_quantity(asked: QuestionWords, stored: QuestionWords) -> bool:
+    """Whether each text has one number and one unit, and both are the same quantity: 5 kg and 5,000 g.
+
+    A text with two units asks for a conversion.
+    """
+    if len(asked.quantities) != 1 or len(stored.quantities) != 1:
+        return False
+    if max(len(asked.numbers), len(stored.numbers), len(asked.units), len(stored.units)) > 1:
+        return False
+    (ours, size), (theirs, other_size) = asked.quantities[0], stored.quantities[0]
+    return ours == theirs and math.isclose(size, other_size, rel_tol=1e-6)
+
+
+def _modality(question: QuestionWords) -> str:
+    """Return what a question asks for that starts with a verb: duty, permission, future or past; "" otherwise."""
+    return YES_NO_MODALS.get(question.words[0], "") if question.words else ""
+
+
+def _contrasted(asked: QuestionWords, stored: QuestionWords) -> bool:
+    """Whether one has a word that begins or ends in the opposite way: mutable and immutable, employer and employee."""
+    ours, theirs = {*asked.words} - {*stored.words}, {*stored.words} - {*asked.words}
+    if not ours or not theirs:
+        return False
+    affixes: dict[str, set[str]] = {}
+    for rest, affix in itertools.chain.from_iterable(map(contrast_affixes, ours)):
+        affixes.setdefault(rest, set()).add(affix)
+    others = itertools.chain.from_iterable(map(contrast_affixes, theirs))
+    return any(rest in affixes and affixes[rest] - {affix} for rest, affix in others)
+
+
+@lru_cache(maxsize=20_000)
+def contrast_affixes(word: str) -> tuple[tuple[str, str], ...]:
+    """Return the affixes of a word that have opposites, each with the group of opposites and the rest of the word.
+
+    Two words are in contrast if they have the same rest in the same group and another affix. The empty prefix is in
+    contrast with one that negates.
+    """
+    base = stem(word)
+    found = [(f"not {base}", "")] if len(base) >= MIN_STEM else []
+    found += [(f"not {rest}", affix) for affix in NEGATING_PREFIXES if (rest := _rest(base, affix))]
+    for number, group in enumerate(CONTRAST_PREFIXES):
+        found += [(f"{number} {rest}", affix) for affix in group if (rest := _rest(base, affix))]
+    for number, group in enumerate(CONTRAST_SUFFIXES):
+        ends = (affix for affix in group if word.endswith(affix) and len(word) >= len(affix) + MIN_STEM)
+        found += [(f"-{number} {word.removesuffix(affix)}", affix) for affix in ends]
+    return tuple(found)
+
+
+def _rest(word: str, prefix: str) -> str:
+    """Return a word without a prefix; empty if it has another beginning, or too little is left."""
+    return word.removeprefix(prefix) if word.startswith(prefix) and len(word) >= len(prefix) + MIN_STEM else ""
 
 
 def _opposed(asked: QuestionWords, stored: QuestionWords) -> bool:
@@ -99,6 +201,10 @@ def _reordered(asked: QuestionWords, stored: QuestionWords) -> bool:
     if len(asked.words) == len(stored.words) and sorted(asked.words) == sorted(stored.words):
         fixed = [[word for word in question.words if word not in MOVABLE] for question in (asked, stored)]
         return fixed[0] != fixed[1]
+    for one, other in ((asked, stored), (stored, asked)):
+        origins = {word for role, word in one.roles if role == "from"}
+        if origins & other.goals and not origins & {word for role, word in other.roles if role == "from"}:
+            return True  # to Rome, from Rome
     for role in {role for role, _ in asked.roles}:
         ours, theirs = ({word for each, word in question.roles if each == role} for question in (asked, stored))
         if theirs and not ours & theirs and ours & stored.stem_set and theirs & asked.stem_set:
@@ -141,7 +247,9 @@ def features(asked: QuestionWords, stored: QuestionWords, cosine: float, counts:
     ours_only, theirs_only = ours - theirs, theirs - ours
     rare_ours = [counts.rarity(word) for word in sorted(ours_only)]
     rare_theirs = [counts.rarity(word) for word in sorted(theirs_only)]
-    words = sorted(ours | theirs)[:MAX_IDS]
+    one, other = {*asked.content}, {*stored.content}
+    ids = [word_id(word) for word in sorted(one ^ other)] + [-word_id(word) for word in sorted(one & other)]
+    exchanged = substituted(asked, stored)
     distance = max(0.0, 1 - cosine)
     return (
         math.sqrt(distance),
@@ -158,14 +266,28 @@ def features(asked: QuestionWords, stored: QuestionWords, cosine: float, counts:
         float(asked.kind != stored.kind),
         float(asked.stems[-1:] != stored.stems[-1:]),
         _inversions(asked.stems, stored.stems),
-        *[word_id(word) if word not in ours or word not in theirs else -word_id(word) for word in words],
+        *ids[:MAX_IDS],
+        *([] if exchanged is None else [pair_id(*exchanged)]),
     )
 
 
 @lru_cache(maxsize=20_000)
 def word_id(word: str) -> float:
     """Return the id of a word, between 1 and 2^WORD_BITS. It is the same in every process."""
-    return float((zlib.crc32(word.encode(errors="surrogatepass")) & ((1 << WORD_BITS) - 1)) + 1)
+    digest = blake2b(word.encode(errors="surrogatepass"), digest_size=WORD_BITS // 8).digest()
+    return float(int.from_bytes(digest) + 1)
+
+
+def pair_id(one: Sequence[str], other: Sequence[str]) -> float:
+    """Return the id of a substitution, above those of words. Which question has which words does not matter."""
+    return word_id("|".join(sorted((" ".join(one), " ".join(other))))) + PAIR_IDS
+
+
+def split_ids(x: Sequence[float]) -> tuple[list[float], list[float], float | None]:
+    """Return the ids after the measurements: of unmatched words, of shared words, and of a substitution or None."""
+    ids = x[len(FEATURES) :]
+    pair = next((each for each in ids if each > PAIR_IDS), None)
+    return [each for each in ids if 0 < each <= PAIR_IDS], [each for each in ids if each < 0], pair
 
 
 def overlap(one: frozenset[str], other: frozenset[str]) -> float:

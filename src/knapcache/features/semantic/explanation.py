@@ -16,6 +16,13 @@ NOT_MATCHED = {
     "other frame": "The nearest question belongs to a request that differs in more than its text.",
 }
 
+OBSTACLES = {
+    "word": "no label has shown yet that the words that differ may be exchanged",
+    "entry": "the stored answer was wrong in its last label, or has had none since an alarm",
+    "principal": "too many of the caller's own labels are wrong",
+}
+"""Why a match is not served whatever its risk, by `Match.obstacle`."""
+
 
 def explained(event: Event, matches: RecentMatches, cache: InternalCache, *, content: bool) -> FeatureExplanation:
     """Return what the tier did with a request, with the verdict that followed. May wait for the disk."""
@@ -69,7 +76,8 @@ def tier_text(match: SemanticEvent | None) -> str:
         "undecided": " Whether its answer was the same is undecided, which counts as wrong.",
     }.get(match.verdict, "")
     if match.kind == "shadow":
-        return f"{near} It was not served: such a risk is not certified, or the tier only observes.{judged}"
+        why = OBSTACLES.get(match.reason, "such a risk is not certified, or the tier only observes")
+        return f"{near} It was not served: {why}.{judged}"
     if match.kind == "audit":
         return f"{near} It could be served, but was drawn at random for a check.{judged}"
     if match.kind == "excluded":

@@ -121,7 +121,7 @@ class SemanticFeature(Feature):
 
     async def after_purge(self) -> None:
         with contextlib.suppress(StoreError):  # a later sweep removes the questions of purged entries
-            await self.calls.tier.sweep()
+            await self.calls.tier.purged()
 
     def not_ready(self) -> str:
         return "the semantic tier is loading its model and labels" if self.calls.tier.starting else ""

@@ -26,7 +26,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
-from knapcache.features.semantic.differences import veto
+from knapcache.features.semantic.differences import contradiction
 from knapcache.features.semantic.words import read_words, stem
 
 Verdict = Literal["same", "different", "undecided"]
@@ -87,7 +87,7 @@ def contradict(a: NormalAnswer, b: NormalAnswer) -> bool:
     if polarities == {"yes", "no"}:
         return True
     ours, theirs = read_words(" ".join(a.texts)), read_words(" ".join(b.texts))
-    reason = veto(ours, theirs)
+    reason = contradiction(ours, theirs)
     if reason == "number":
         return bool(ours.numbers and theirs.numbers)
     if reason == "name":
@@ -107,7 +107,7 @@ def agree(a: NormalAnswer, i: int, b: NormalAnswer, j: int) -> bool:
     """Return whether two near sentences have the same content words in the same order, and no veto."""
     if not same_order(content_words(a.sentences[i]), content_words(b.sentences[j])):
         return False
-    return veto(read_words(a.texts[i]), read_words(b.texts[j])) in ("", "order")
+    return contradiction(read_words(a.texts[i]), read_words(b.texts[j])) in ("", "order")
 
 
 def content_words(words: Sequence[str]) -> list[str]:

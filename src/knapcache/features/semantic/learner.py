@@ -1,44 +1,61 @@
 """Which stored answer may serve a question in another wording. The proxy and the lab run the same code.
 
-    match(text, candidates)   the candidate of least risk among those without a veto
-    serves(match)             whether the certificate allows it
-    add(label)                what the judge has found: certificate, score and the entry's own record learn from it
+    match(text, candidates)   the candidate of least risk among those without a contradiction
+    serves(match)             whether labels allow its difference, its entry and its level
+    add(label)                what the judge has found
 
 The risk of a candidate is the score's estimate q that its answer is wrong, corrected by the entry's own labels:
 
     risk = q · (1 + wrong labels of the entry) / (1 + sum of their q)
 
 Some entries answer many questions that look alike and are not, and others none: with labels, the entry's own record
-outweighs the score. Labels are added in one order everywhere, so all processes that read them decide alike.
+outweighs the score. A match is *servable* if labels allow all words in which the two questions differ (harmless.py),
+and its entry is trusted: the entry's last label is not wrong and, after an alarm, a later one is right. The certificate
+counts labels of trusted entries, whether or not their difference is known: those with a new one are wrong no less
+often.
+
+After an alarm, answers that were stored before may be outdated. Their wrong labels say nothing about words, so they do
+not train the score. This state, the *recovery*, lasts until a level is certified again, and RECOVERY_LABELS at least.
+
+Labels are added in one order everywhere, so all processes that read them decide alike.
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+import math
+from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from knapcache.features.semantic.certificate import LEVELS, Certificate
-from knapcache.features.semantic.differences import WordCounts, features, veto
+from knapcache.features.semantic.differences import MAX_IDS, WordCounts, contradiction, features, split_ids
+from knapcache.features.semantic.drift import DriftWatch
+from knapcache.features.semantic.harmless import HarmlessDifferences
 from knapcache.features.semantic.score import Score
 from knapcache.features.semantic.words import QuestionWords, read_words
+from knapcache.units import counted
 
 CANDIDATES = 6
 """Nearest stored questions that are looked at."""
 MIN_COSINE = 0.6
-AUDIT_RATE = 0.05
-"""Share of the answers that could be served by similarity for which the upstream is asked all the same."""
-RAISED_AUDIT_RATE = 0.5
-"""The same while a wrong label of what is served is recent."""
+AUDIT_RATE = 0.07
+"""Share of the answers that could be served by similarity for which the upstream is asked all the same, about."""
+AUDIT_START, AUDIT_STEP = 0.75, 0.05
+"""The first answer of an entry after a label is an audit with about AUDIT_START of that probability; each further one
+adds AUDIT_STEP of it."""
+RECOVERY_LABELS = 300
+PRINCIPAL_WINDOW, PRINCIPAL_LABELS = 1000, 100
+"""Of the last labels of a scope that counted, one of several principals has half at most, or this many."""
 OTHER_ERRORS = (0.005, 0.01, 0.02, 0.05, 0.1)
 """Allowed errors for which the report says what would be served."""
 MAX_ENTRIES = 50_000
 """Entries whose own labels are remembered."""
+MAX_PRINCIPALS = 10_000
 RECENT = 1000
 """Questions of which the report gives the share that could be served."""
 
-Source = Literal["shadow", "audit", "feedback"]
+Source = Literal["shadow", "audit", "feedback", "reset", "restart"]
 
 
 class Candidate(NamedTuple):
@@ -59,9 +76,23 @@ class Match(NamedTuple):
     score: float
     """The estimate of the score alone."""
     risk: float
+    principal: str = ""
+    """The caller."""
+    obstacle: str = ""
+    """Why it is not served, whatever its risk: `word` (a difference without a label), `entry` (the entry's last label
+    is wrong, or older than an alarm) or `principal` (of the caller's own labels, too many are wrong)."""
 
     def label(self, wrong: bool, source: Source, time: float = 0.0) -> Label:
-        return Label(self.key, self.features, self.score, self.risk, wrong, source, time)
+        return Label(
+            key=self.key,
+            features=self.features,
+            score=self.score,
+            risk=self.risk,
+            wrong=wrong,
+            source=source,
+            time=time,
+            principal=self.principal,
+        )
 
 
 class Label(NamedTuple):
@@ -75,54 +106,120 @@ class Label(NamedTuple):
     wrong: bool
     source: Source
     """shadow: the question was answered by the upstream anyhow · audit: it was sent there at random, instead of an
-    answer by similarity · feedback: a person has marked the answer as wrong."""
+    answer by similarity · feedback: a person has marked the answer as wrong. Two sources are events, and no labels:
+    reset: nothing before it counts · restart: nothing before it counts for a certificate."""
     time: float = 0.0
+    principal: str = ""
+    """The caller whose request was labelled; empty in records of earlier versions."""
+
+
+class EntryLabels(NamedTuple):
+    """Labels of one entry."""
+
+    wrong: int = 0
+    scores: float = 0.0
+    """Sum of the scores of all of them."""
+    last_wrong: bool = False
 
 
 class SemanticLearner:
     """Matches and labels of one scope."""
 
-    def __init__(self, error: float = 0.01) -> None:
+    def __init__(self, error: float = 0.01, harmless: HarmlessDifferences | None = None) -> None:
         self.certificate = Certificate(error)
         self._others = {each: Certificate(each) for each in OTHER_ERRORS}
         self._score = Score()
+        self._harmless = HarmlessDifferences() if harmless is None else harmless
         self._counts = WordCounts()
-        self._entries: OrderedDict[bytes, tuple[int, float]] = OrderedDict()
-        """Wrong labels and the sum of the scores of all labels, by key."""
+        self._entries: OrderedDict[bytes, EntryLabels] = OrderedDict()
+        self._verified: set[bytes] | None = None
+        """Entries that a label has found right since the last alarm; None: there is no recovery."""
+        self._since_alarm = 0
+        self._was_certified = False
+        """Whether a level has been certified since the last restart."""
+        self._drift = DriftWatch(error)
+        self._principals: OrderedDict[str, DriftWatch] = OrderedDict()
+        self._counted: deque[str] = deque()
+        """Principals of the last labels that counted, at most PRINCIPAL_WINDOW."""
+        self._counts_of: Counter[str] = Counter()
+        """How often each is among them."""
+        self._served: Counter[bytes] = Counter()
+        """Answers that this process has served from an entry since its last label."""
         self.sources: Counter[str] = Counter()
         self._recent: list[float] = []
-        """Risks of the last questions; infinity for one without a match."""
+        """Risks of the last questions; infinity for one without a servable match."""
+        self._obstacles: deque[str] = deque(maxlen=RECENT)
+        """Those of the last matches."""
 
-    def match(self, text: str, candidates: Sequence[Candidate]) -> Match | None:
-        """Return the candidate of least risk; None if there is none without a veto."""
+    def match(self, text: str, candidates: Sequence[Candidate], principal: str = "") -> Match | None:
+        """Return the candidate of least risk, a servable one if there is any; None: all contradict the question."""
         asked = parsed(text)
         self._counts.add(asked)
-        best: Match | None = None
+        found: list[Match] = []
         for key, stored_text, cosine in candidates:
             stored = parsed(stored_text)
-            if veto(asked, stored):
+            if contradiction(asked, stored):
                 continue
             x = features(asked, stored, cosine, self._counts)
             score = self._score.risk(x)
-            risk = self._risk(key, score)
-            if best is None or risk < best.risk:
-                best = Match(key, stored_text, cosine, x, score, risk)
-        self._recent.append(float("inf") if best is None else best.risk)
+            found.append(
+                Match(
+                    key=key,
+                    text=stored_text,
+                    cosine=cosine,
+                    features=x,
+                    score=score,
+                    risk=self._risk(key, score),
+                    principal=principal,
+                    obstacle=self._obstacle(key, x, principal),
+                )
+            )
+        best = min(found, key=lambda match: (bool(match.obstacle), match.risk), default=None)
+        self._recent.append(best.risk if best is not None and not best.obstacle else float("inf"))
         if len(self._recent) >= 2 * RECENT:
             del self._recent[:RECENT]
+        if best is not None:
+            self._obstacles.append(best.obstacle)
         return best
 
     def _risk(self, key: bytes, score: float) -> float:
-        wrong, scores = self._entries.get(key, (0, 0.0))
-        return min(1.0, score * (1.0 + wrong) / (1.0 + scores))
+        labels = self._entries.get(key, EntryLabels())
+        return min(1.0, score * (1.0 + labels.wrong) / (1.0 + labels.scores))
+
+    def _obstacle(self, key: bytes, x: Sequence[float], principal: str) -> str:
+        """Return why a match is not servable; empty: it is."""
+        unmatched, _, pair = split_ids(x)
+        if len(unmatched) >= MAX_IDS or not self._harmless.allow(unmatched, pair, principal):
+            return "word"
+        if not self._is_trusted(key):
+            return "entry"
+        return "principal" if principal in self._principals and self._principals[principal].alarmed else ""
+
+    def _is_trusted(self, key: bytes) -> bool:
+        """Return whether an entry's last label is not wrong, and right where an alarm requires one."""
+        if self._verified is not None and key not in self._verified:
+            return False
+        return not self._entries.get(key, EntryLabels()).last_wrong
 
     def serves(self, match: Match) -> bool:
-        return self.certificate.serves(match.risk)
+        return not match.obstacle and self.certificate.serves(match.risk)
 
-    @property
-    def audit_rate(self) -> float:
-        """Share of what `serves` that is to be sent upstream all the same, at random, for a label."""
-        return RAISED_AUDIT_RATE if self.certificate.suspicious else AUDIT_RATE
+    def audit_rate(self, match: Match, surprise: float = 1.0, base: float = AUDIT_RATE) -> float:
+        """Return the probability with which a match that `serves` is sent upstream all the same, for a label.
+
+        It rises with what is at stake, the answers served from the entry since its last label, and with the evidence
+        of a drift, a large one (drift.py) or a small one (the certificate's alarm). surprise: a factor for what the
+        caller knows about the entry.
+        """
+        at_stake = AUDIT_START + AUDIT_STEP * self._served[match.key]
+        doubt = max(1.0, self._drift.factor, self.certificate.alarm_value)
+        return 1.0 - math.pow(1.0 - base, at_stake * surprise * doubt)
+
+    def count_served(self, match: Match) -> None:
+        """Count an answer that was served."""
+        self._served[match.key] += 1
+        if len(self._served) > MAX_ENTRIES:
+            del self._served[next(iter(self._served))]
 
     @property
     def bound(self) -> float | None:
@@ -131,19 +228,106 @@ class SemanticLearner:
         return None if level < 0 else self.certificate.bound(level)
 
     def add(self, label: Label) -> None:
-        self.certificate.add(label.risk, label.wrong)
-        for certificate in self._others.values():
-            certificate.add(label.risk, label.wrong)
-        self._score.add(label.features, label.wrong)
-        wrong, scores = self._entries.pop(label.key, (0, 0.0))
-        self._entries[label.key] = wrong + label.wrong, scores + label.score
+        """Learn from a label, or from an event that ends what labels were about."""
+        if label.source == "restart":
+            self._restart()
+            return
+        self.sources[label.source] += 1
+        self._served.pop(label.key, None)
+        obstacle = self._obstacle(label.key, label.features, label.principal)
+        is_trusted = self._is_trusted(label.key)
+        if is_trusted:  # a second wrong label of an entry is no news
+            self._watch(label, servable=not obstacle)
+        alarms = self.certificate.alarms
+        if obstacle in ("", "word") and self._may_count(label.principal):
+            self._count_principal(label.principal)
+            for certificate in (self.certificate, *self._others.values()):
+                certificate.add(label.risk, label.wrong)
+        if is_trusted or self._verified is None or not label.wrong:
+            unmatched, _, pair = split_ids(label.features)
+            self._harmless.add(unmatched if pair is None else [*unmatched, pair], label.wrong, label.principal)
+            self._score.add(label.features, label.wrong)
+        self._count_entry(label)
+        self._follow_recovery(alarmed=self.certificate.alarms > alarms)
+
+    def _may_count(self, principal: str) -> bool:
+        """Return whether a label of a principal counts: one of several has at most half of the labels."""
+        own = self._counts_of[principal]
+        return own < PRINCIPAL_LABELS or own == len(self._counted) or 2 * own <= len(self._counted)
+
+    def _count_principal(self, principal: str) -> None:
+        self._counted.append(principal)
+        self._counts_of[principal] += 1
+        if len(self._counted) > PRINCIPAL_WINDOW:
+            self._counts_of[self._counted.popleft()] -= 1
+
+    def _watch(self, label: Label, *, servable: bool) -> None:
+        """Look for a drift, in the labels of the scope and in those of the principal."""
+        watch = self._principals.pop(label.principal, None) or DriftWatch(self.certificate.error)
+        self._principals[label.principal] = watch
+        if len(self._principals) > MAX_PRINCIPALS:
+            self._principals.popitem(last=False)
+        watch.add(label.risk, label.wrong, servable=servable)
+        if self._may_count(label.principal):
+            self._drift.add(label.risk, label.wrong, servable=servable)
+
+    def _count_entry(self, label: Label) -> None:
+        before = self._entries.pop(label.key, EntryLabels())
+        self._entries[label.key] = EntryLabels(before.wrong + label.wrong, before.scores + label.score, label.wrong)
         if len(self._entries) > MAX_ENTRIES:
             self._entries.popitem(last=False)
-        self.sources[label.source] += 1
+        if self._verified is not None:
+            (self._verified.discard if label.wrong else self._verified.add)(label.key)
+
+    def _follow_recovery(self, *, alarmed: bool) -> None:
+        """Begin a recovery after an alarm, and end it when a level is certified again."""
+        self._since_alarm += 1
+        self._was_certified |= self.certificate.level >= 0
+        if self._drift.alarmed and self.certificate.level >= 0 and self.certificate.suspicious:
+            self.certificate.end()
+            alarmed = True
+        if alarmed:
+            self._verified, self._since_alarm = set(), 0
+            self._principals.clear()
+            self._drift = DriftWatch(self.certificate.error)
+        elif self.certificate.level >= 0 and self._since_alarm >= RECOVERY_LABELS:
+            self._verified = None
+
+    def _restart(self) -> None:
+        """Start the certificate anew: answers were purged or the upstream has changed. Words keep their labels."""
+        for certificate in (self.certificate, *self._others.values()):
+            certificate.restart()
+        self._entries.clear()
+        self._served.clear()
+        self._counted.clear()
+        self._counts_of.clear()
+        self._principals.clear()
+        self._verified, self._was_certified = None, False
+        self._drift = DriftWatch(self.certificate.error)
 
     def feedback(self, key: bytes, x: tuple[float, ...], risk: float, time: float) -> Label:
         """Return the label of a match that a person has marked as wrong."""
-        return Label(key, x, self._score.risk(x), risk, True, "feedback", time)
+        return Label(
+            key=key, features=x, score=self._score.risk(x), risk=risk, wrong=True, source="feedback", time=time
+        )
+
+    def next_step(self) -> str:
+        """Return what a match would need to be served, in one sentence."""
+        level, recovering = self.certificate.level, self._verified is not None
+        if level < 0:
+            missing = min(map(self.certificate.missing_labels, range(len(LEVELS))))
+            verified = ", of answers that a label has found right since the alarm" if recovering else ""
+            return f"A match is served after {counted(missing, 'more right label')} at least{verified}."
+        return (
+            f"A match is served if its risk is at most {100 * LEVELS[level]:g} %, labels allow every word in which the "
+            "two questions differ, and the stored answer was not wrong in its last label"
+            f"{' and has been right in one since the alarm' if recovering else ''}."
+        )
+
+    @property
+    def labels_weigh(self) -> bool:
+        """Whether a certificate has ended since the last restart, or labels weigh against the first one."""
+        return self.certificate.level < 0 and (self._was_certified or self.certificate.e_value(-1) < 1.0)
 
     def report(self) -> dict[str, Any]:
         """Return the state for people: levels, labels, and what other errors would serve."""
@@ -160,6 +344,8 @@ class SemanticLearner:
                 {"error": error, "certified": other.level >= 0, "share": share_below(recent, other.level)}
                 for error, other in self._others.items()
             ],
+            "obstacles": dict(Counter(filter(None, self._obstacles))),
+            "next_step": self.next_step(),
         }
 
 

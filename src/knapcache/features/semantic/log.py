@@ -183,7 +183,7 @@ class RecordCodec:
     """Bytes of the records: version, sealed content. Unknown versions are skipped.
 
         question   "Q2", time, build, frame, key, scope, vector; "Q1" of earlier versions has no scope
-        label      "L1", JSON
+        label      "L2", JSON; "L1" of earlier versions has no principal
         drop       "D1", key
 
     Contents are sealed with the deployment's secret, and encrypted if the store is (`Sealer`). So a record that was
@@ -209,7 +209,7 @@ class RecordCodec:
 
     def label(self, record: LabelRecord) -> bytes:
         key, *fields = record.label
-        return self._protect(b"L1" + orjson.dumps([*record[:4], key.hex(), *fields]))
+        return self._protect(b"L2" + orjson.dumps([*record[:4], key.hex(), *fields]))
 
     def drop(self, key: bytes) -> bytes:
         return self._protect(b"D1" + key)
@@ -240,11 +240,12 @@ class RecordCodec:
 
     def read_label(self, content: Any) -> LabelRecord | None:
         """Return the label; None if it cannot be read."""
-        body = self._reveal(b"L1", content)
+        body = self._reveal(b"L2", content) or self._reveal(b"L1", content)
         if body is None:
             return None
         try:
-            build, scope, match_id, rung, key, features, score, risk, wrong, source, time = orjson.loads(body)
+            build, scope, match_id, rung, key, features, score, risk, wrong, source, time, *more = orjson.loads(body)
+            (principal,) = more or ("",)
             label = Label(
                 key=bytes.fromhex(key),
                 features=tuple(map(_number, features)),
@@ -253,11 +254,16 @@ class RecordCodec:
                 wrong=wrong,
                 source=source,
                 time=_number(time),
+                principal=principal,
             )
         except (TypeError, ValueError):
             return None
         texts = (build, scope, match_id, rung)
-        valid = type(wrong) is bool and source in get_args(Source) and all(type(text) is str for text in texts)
+        valid = (
+            type(wrong) is bool
+            and source in get_args(Source)
+            and all(type(text) is str for text in (*texts, principal))
+        )
         return LabelRecord(*texts, label) if valid else None
 
     def read_drop(self, content: Any) -> bytes | None:

@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from knapcache.cache.internal import InternalCache
 from knapcache.cache.values import SimilarMatch
@@ -26,6 +26,7 @@ from knapcache.features.semantic.differences import FEATURES
 from knapcache.features.semantic.embedding import Embedder
 from knapcache.features.semantic.embeddings_endpoint import EndpointEmbedder
 from knapcache.features.semantic.event import MatchKind, SemanticEvent
+from knapcache.features.semantic.freshness import Fingerprints
 from knapcache.features.semantic.index import FrameIndexes, pack_vector
 from knapcache.features.semantic.learner import CANDIDATES, MIN_COSINE, Candidate, Label, Match, SemanticLearner
 from knapcache.features.semantic.log import START, LabelRecord, QuestionRecord, SemanticLog, same_log
@@ -41,10 +42,8 @@ SWEEP_SECONDS = 600.0
 """Between two sweeps, which remove questions whose entries are gone."""
 MAX_TEXTS = 20_000
 """Texts of stored questions that stay in memory."""
-
 MAX_FAULTS = 20
 """Different faults that questions caused which are logged."""
-
 PAIR_LENGTH = 16
 """Characters at the beginning of a match's id that name the two questions. The rest makes the id unique."""
 
@@ -62,6 +61,8 @@ class Asked(NamedTuple):
     namespace: str | None
     context: Mapping[str, str]
     max_age: float | None
+    principal: str = ""
+    """Name of the caller."""
 
 
 class Found(NamedTuple):
@@ -121,6 +122,7 @@ class Matcher:
         self._marked: set[str] = set()
         """Pairs of questions, by `pair_id`, whose match a person has marked as wrong."""
         self._texts: OrderedDict[bytes, str] = OrderedDict()
+        self._fingerprints = Fingerprints()
         self._swept_at = clock()
         self._index = FrameIndexes(embedder.dimensions, limit)
         self._questions_read = self._labels_read = self._drops_read = self._saved = START
@@ -186,19 +188,27 @@ class Matcher:
         for each in labels:
             if each.label.source == "feedback":
                 self._marked.add(each.match_id[:PAIR_LENGTH])
-            readable = len(each.label.features) >= len(FEATURES)  # not of a version with fewer
+            elif each.label.source == "reset":
+                self._learners.pop(each.scope, None)
+                continue
+            readable = len(each.label.features) >= len(FEATURES) or each.label.source == "restart"
             if readable and each.build == self.embedder.build and each.scope in self._errors:
                 self._learner(each.scope).add(each.label)
         self._labels_read = position
         return bool(labels)
 
-    def add_question(self, frame: bytes, key: bytes, vector: bytes, scope: str = "") -> None:
-        """Add a question whose answer was stored, here and for all processes."""
+    def add_question(self, frame: bytes, key: bytes, vector: bytes, scope: str = "", fingerprint: bytes = b"") -> None:
+        """Add a question whose answer was stored, here and for all processes. fingerprint: that of the answer."""
+        self._fingerprints.set(frame, fingerprint)
         self._append(questions=[QuestionRecord(self.embedder.build, frame, key, vector, self._clock(), scope)])
 
     def add_label(self, scope: str, match_id: str, rung: str, label: Label) -> None:
         """Add a label, here and for all processes."""
         self._append(labels=[LabelRecord(self.embedder.build, scope, match_id, rung, label)])
+
+    def add_event(self, scope: str, source: Literal["reset", "restart"]) -> None:
+        """Let no label of a scope before now count: for nothing (reset), or for no certificate (restart)."""
+        self.add_label(scope, "", source, Label(b"", (), 0.0, 1.0, False, source, self._clock()))
 
     def _append(self, questions: Sequence[QuestionRecord] = (), labels: Sequence[LabelRecord] = ()) -> None:
         try:
@@ -264,7 +274,7 @@ class Matcher:
             if key != asked.request.key.digest and (stored := self._text(key)) is not None:
                 candidates.append(Candidate(key, stored, cosine))
         learner = self._learner(asked.scope)
-        match = learner.match(text, candidates[:CANDIDATES])
+        match = learner.match(text, candidates[:CANDIDATES], asked.principal)
         found = Found("none", "", frame, pack_vector(vector), match)
         if match is None:
             return found._replace(reason="veto" if candidates else "")
@@ -282,14 +292,16 @@ class Matcher:
             self._forget(match.key)
             return found._replace(reason="other frame", match=None)
         pair = pair_id(key, match.key)
-        found = found._replace(kind="shadow", entry=entry, match_id=pair + secrets.token_hex(4))
+        found = found._replace(kind="shadow", reason=match.obstacle, entry=entry, match_id=pair + secrets.token_hex(4))
         bound = learner.bound
         if not certified or bound is None or pair in self._marked or not self._is_fresh(entry, asked.max_age):
             return found
         found = found._replace(similar=SimilarMatch(match.key, match.cosine, bound, found.match_id))
-        if draw() < learner.audit_rate:
+        surprise = self._fingerprints.surprise(found.frame, entry.payload, self._clock() - entry.created)
+        if draw() < learner.audit_rate(match, surprise):
             self._cache.similar.inherit(key, match.key)
             return found._replace(kind="audit")
+        learner.count_served(match)
         return found._replace(kind="served")
 
     def _is_fresh(self, entry: Entry, max_age: float | None) -> bool:
@@ -302,8 +314,7 @@ class Matcher:
         text = self._texts.get(key)
         if text is None:
             entry = self._cache.similar.entry(key)
-            text = None if entry is None else stored_text(entry.request)
-            if text is None:
+            if entry is None or (text := stored_text(entry.request)) is None:
                 return None
             self._texts[key] = text
             if len(self._texts) > MAX_TEXTS:
@@ -330,7 +341,23 @@ class Matcher:
         common = {"model": self.embedder.build, "questions": len(self._index), "limit": self._limit}
         return {scope: {**common, **self._learner(scope).report()} for scope in scopes if scope in self._errors}
 
+    def reset(self, scope: str) -> None:
+        """Forget all labels of a scope. Raises InvalidInput if the tier is off."""
+        if scope not in self._errors:
+            raise InvalidInput("the semantic tier is off for this tenant")
+        self.add_event(scope, "reset")
+
     # Maintenance.
+
+    def purged(self) -> None:
+        """Sweep after a purge, and start certificates anew against which older labels weigh. Raises StoreError."""
+        self.sweep()
+        self.restart([scope for scope, learner in self._learners.items() if learner.labels_weigh])
+
+    def restart(self, scopes: Sequence[str]) -> None:
+        """Start the certificates of some scopes anew: what the labels were about has changed."""
+        for scope in scopes:
+            self.add_event(scope, "restart")
 
     def maintain(self, *, sweep: bool) -> None:
         """Follow the log; every SWEEP_SECONDS also sweep and write the index, in the process that does so."""

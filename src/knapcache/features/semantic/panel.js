@@ -172,6 +172,7 @@ function sentences({ problem, error }, scope) {
   if (state === "serving") lines.push(text("Serving. It is certified that at most ", h("b", { class: "saved" }, rate(bound)), ` of its answers are wrong; ${allowed} are allowed.`));
   else if (bound != null) lines.push(text(`Certified: at most ${rate(bound)} of its answers would be wrong. Nothing is served, because the mode is shadow. To serve them, set semantic = "on".`));
   else lines.push(text(`In the shadow: ${all.served ? "nothing is served now" : "nothing is served yet"}, because no level is certified for an error of ${allowed}. ${judged ? `${counted(judged, "match was", "matches were")} judged, ${count(wrong(all))} of them wrong.` : "No match was judged yet."}`));
+  lines.push(text(scope.next_step));
   if (alarms) lines.push(h("p", { class: "sub problem" }, `Wrong labels have ended the certificate ${times(alarms)}.`));
   return lines;
 }

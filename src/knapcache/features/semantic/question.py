@@ -17,6 +17,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from knapcache.features.semantic.plain_text import is_disguised, plain_text
 from knapcache.features.semantic.vocabulary import AMBIGUOUS_WORDS, COMMON_WORDS, FOREIGN_WORDS
 from knapcache.keys.outline import CanonicalRequest, read_canonical
 from knapcache.keys.parse import ParsedBody
@@ -165,7 +166,9 @@ MIN_WORDS = 4
 
 def excluded(text: str) -> str:
     """Return why a text is never answered by similarity: "deixis", "date", "code" or "language"; "" if it may be."""
-    text = text.replace("’", "'")
+    if is_disguised(text):
+        return "language"
+    text = plain_text(text)
     if "```" in text or sum(bool(_CODE_LINE.search(line)) for line in text.splitlines()) > 1:
         return "code"
     if not _is_english(text):

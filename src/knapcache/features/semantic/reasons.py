@@ -40,7 +40,9 @@ VETOES = {
     "quotation": "they quote different texts",
     "code": "they have different code words",
     "name": "they have different names",
+    "modality": "one asks what must or will be, the other what may or did",
     "order": "their words have another order",
+    "word": "a word stands where the other has another one",
 }
 """By the names of `differences.veto`."""
 
@@ -57,9 +59,10 @@ def may_serve_text(requests: list[bytes], stored: bytes) -> str:
     matched = stored_question(stored)
     if matched is None or matched[1].frame != asked.frame:
         return "the two requests differ in more than the question, so none gets the answer of the other."
-    if reason := veto(read_words(asked.text), read_words(matched[1].text)):
+    reason = veto(read_words(asked.text), read_words(matched[1].text))
+    if reason not in ("", "word"):
         return f"none of the questions gets the answer of the other, because {VETOES[reason]}."
     return (
-        "if the semantic tier is on and certified, the stored answer may be served: only the wording of the question "
-        "differs."
+        "if the semantic tier is on and certified, and labels allow the words that differ, the stored answer may be "
+        "served: only the wording of the question differs."
     )

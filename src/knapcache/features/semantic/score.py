@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from knapcache.errors import CorruptState, InvalidInput
-from knapcache.features.semantic.differences import FEATURES
+from knapcache.features.semantic.differences import FEATURES, split_ids
 
 Array = npt.NDArray[np.float64]
 
@@ -70,12 +70,13 @@ class Score:
     def risk(self, x: Sequence[float]) -> float:
         """Return the probability that the candidate with these features is wrong."""
         linear = float(self._standard(x) @ self._weights)
-        return float(_sigmoid(np.asarray(linear + self._words.shift(x[len(FEATURES) :]))))
+        return float(_sigmoid(np.asarray(linear + self._words.shift(*split_ids(x)[:2]))))
 
     def add(self, x: Sequence[float], wrong: bool) -> None:
         """Learn from a label. Refits when enough are new."""
         z = self._standard(x)
-        self._words.add(x[len(FEATURES) :], float(_sigmoid(z @ self._weights)), wrong)
+        unmatched, shared, _ = split_ids(x)
+        self._words.add([*unmatched, *shared], float(_sigmoid(z @ self._weights)), wrong)
         self._labels.append((z, wrong))
         self._new += 1
         if self._new >= max(MIN_NEW, len(self._labels) // 10):
@@ -103,10 +104,10 @@ class WordRisks:
     def __init__(self) -> None:
         self._counts: dict[float, tuple[float, float]] = {}
 
-    def shift(self, ids: Sequence[float]) -> float:
+    def shift(self, unmatched: Sequence[float], shared: Sequence[float]) -> float:
         """Return g, by which the words of a pair raise or lower the log-odds of "wrong"."""
         shift = 0.0
-        for part in ([each for each in ids if each > 0], [each for each in ids if each < 0]):
+        for part in (unmatched, shared):
             known = [self._counts[each] for each in part if each in self._counts]
             shift += sum(math.log((1 + wrong) / (1 + expected)) for wrong, expected in known) / math.sqrt(
                 len(part) or 1

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from knapcache.errors import InvalidInput, MissingExtra, StoreError, UpstreamFailed
 from knapcache.features.semantic.event import SemanticEvent
+from knapcache.features.semantic.freshness import fingerprint_of
 from knapcache.features.semantic.learner import Label
 from knapcache.features.semantic.matcher import Asked, Found, Matcher
 from knapcache.features.semantic.settings import SemanticSettings
@@ -62,10 +63,15 @@ class SemanticTier:
         assert isinstance(settings, SemanticSettings)
         self.show_content, self.max_temperature = settings.show_content, settings.semantic_temperature
         self._modes, self._errors = scopes(settings)
+        self._upstreams = upstreams_of(settings)
 
     def configure(self, settings: Settings) -> None:
         """Take modes and errors from changed settings."""
         self._modes, errors = scopes(settings)
+        upstreams = upstreams_of(settings)
+        if upstreams != self._upstreams and self._matcher is not None:
+            self._pool.submit(partial(self._matcher.restart, list(self._errors)))
+        self._upstreams = upstreams
         if errors != self._errors:
             self._errors = errors
             if self._matcher is not None:
@@ -146,11 +152,12 @@ class SemanticTier:
             raise InvalidInput("the embedding model is not loaded")
         return self._matcher.embedder.embed(texts)
 
-    def add_question(self, asked: Asked, found: Found) -> None:
+    def add_question(self, asked: Asked, found: Found, payload: bytes) -> None:
         """Add a question whose answer was stored, for later ones."""
         if found.vector and self._matcher is not None:
-            key = asked.request.key.digest
-            self._pool.submit(partial(self._matcher.add_question, found.frame, key, found.vector, asked.scope))
+            add, key = self._matcher.add_question, asked.request.key.digest
+            fingerprint = fingerprint_of(payload)
+            self._pool.submit(partial(add, found.frame, key, found.vector, asked.scope, fingerprint))
 
     def add_label(self, scope: str, match_id: str, label: Label, rung: str) -> None:
         """Add a label, here and for all processes."""
@@ -189,10 +196,16 @@ class SemanticTier:
             raise InvalidInput(f"the semantic tier does not work: {self._failure}")
         await self._pool.call(partial(self._matcher.feedback, event))
 
-    async def sweep(self) -> None:
-        """Remove the questions whose entries are gone, at once. Raises StoreError."""
+    async def purged(self) -> None:
+        """Remove the questions whose entries are gone, at once, and labels that weigh. Raises StoreError."""
         if self._matcher is not None:
-            await self._pool.call(self._matcher.sweep)
+            await self._pool.call(self._matcher.purged)
+
+    async def reset(self, scope: str) -> None:
+        """Forget all labels of a scope, and wait until that counts in this process."""
+        if self._matcher is None:
+            raise InvalidInput(f"the semantic tier does not work: {self._failure}")
+        await self._pool.call(partial(self._matcher.reset, scope))
 
 
 def scopes(settings: Settings) -> tuple[dict[str, str], dict[str, float]]:
@@ -213,6 +226,11 @@ def scopes(settings: Settings) -> tuple[dict[str, str], dict[str, float]]:
                 modes[route_scope(scope, route.name)] = route.semantic or modes[scope]
                 errors[route_scope(scope, route.name)] = route.semantic_error or errors[scope]
     return modes, errors
+
+
+def upstreams_of(settings: Settings) -> tuple[tuple[str, str], ...]:
+    """Return names and addresses of the upstreams. Labels are about the answers of these."""
+    return tuple((upstream.name, str(upstream.url)) for upstream in settings.upstreams)
 
 
 def route_scope(scope: str, route: str) -> str:

@@ -12,6 +12,10 @@ def _by_first(groups: str) -> dict[str, str]:
     return {word: words.split()[0] for words in groups.split("|") for word in words.split()}
 
 
+def _groups(groups: str) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(words.split()) for words in groups.split("|"))
+
+
 FUNCTION_WORDS = _listed("""
     a about above actually all also am an and any are as at be been being but by can could d did do does doing for from
     get give got had has have having he her here hers him his how i if in into is it its just kindly know let like ll
@@ -19,6 +23,14 @@ FUNCTION_WORDS = _listed("""
     t tell than that the their them then there these they this those to too under up us ve very want was we were what
     when where whether which while who whom whose why will with would you your yours""")
 """Words that carry little of a question's meaning. Negations and antonyms are compared by vetoes instead."""
+
+HARMLESS_WORDS = _listed("""
+    a actually am an and any are as be been being can could do does doing exactly for get give got has have having hello
+    hey hi i if in is it its just kindly know let like me mine my need of on ok okay one or our ours please possible
+    really s so t tell thank thanks that the their them then there they those to us want we what which whether would you
+    your yours""")
+"""Words that may differ between two wordings without a label: checked by hand, and never more than this. Not among
+them are quantifiers, modal verbs that oblige, tenses, prepositions that name a part, and other question words."""
 
 MOVABLE = _listed("""
     a am an and are be can could did do does exactly how is just kindly may might must of please shall should so the
@@ -29,32 +41,45 @@ QUESTION_WORDS = _by_first("""
     how | what which name | when | where | who whom whose | why reason reasons""")
 
 NEGATIONS = _by_first("""
-    not no none nothing nobody nowhere neither nor unable | without except excluding lacking minus | never | rarely
-    hardly barely seldom""")
+    not no none nothing nobody nowhere neither nor unable | without except excluding lacking lack lacks unless |
+    never | rarely hardly barely seldom | avoid avoids avoiding avoided prevent prevents preventing abstain refrain""")
+NEGATING_PHRASES = (
+    (r"(?:fails?|failed|failing|refuses?|refused|refusing) to", "not"),
+    (r"(?:stay|keep|stays|keeps|staying|keeping) (?:away|clear|off)(?: from| of)?", "avoid"),
+    (r"(?:get|gets|getting|got) rid", "rid"),
+    (r"free (?:of|from)", "without"),
+)
+"""Phrases that negate, and the word that stands for them."""
 
 NO_NEGATIONS = ("or not", "or no", "not know", "not remember", "not sure", "no idea", "not only", "not forget")
 """Phrases that do not negate the question: "I don't know why it rains" asks why it rains."""
 
 _DIGITS = """
-    zero|one|two|three third|four fourth|five fifth|six sixth|seven seventh|eight eighth|nine ninth|ten tenth
-    |eleven eleventh|twelve twelfth|thirteen|fourteen|fifteen|sixteen|seventeen|eighteen|nineteen|twenty"""
-NUMBER_WORDS = {word: value for value, words in enumerate(_DIGITS.split("|")) for word in words.split()}
+    zero|one once single first|two twice double second|three thrice triple third|four fourth quadruple|five fifth
+    |six sixth|seven seventh|eight eighth|nine ninth|ten tenth|eleven eleventh|twelve twelfth|thirteen thirteenth
+    |fourteen fourteenth|fifteen fifteenth|sixteen sixteenth|seventeen seventeenth|eighteen eighteenth
+    |nineteen nineteenth|twenty twentieth"""
+NUMBER_WORDS: dict[str, float] = {
+    word: value for value, words in enumerate(_DIGITS.split("|")) for word in words.split()
+}
 NUMBER_WORDS |= {"thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90}
-MULTIPLIERS = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_TENS = {word.removesuffix("y"): value for word, value in NUMBER_WORDS.items() if word.endswith("ty")}
+NUMBER_WORDS |= {f"{word}ieth": value for word, value in _TENS.items()} | {"half": 0.5}
+MULTIPLIERS = {"dozen": 12, "hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+MULTIPLIERS |= {f"{word}s": value for word, value in MULTIPLIERS.items()}
 SUFFIXES = {"k": 1000, "m": 10**6, "b": 10**9, "bn": 10**9}
 """Multipliers that follow digits: "10k"."""
+DECADES = {f"{word}ies": int(value) for word, value in _TENS.items()}
 
-UNITS = _by_first("""
-    mm millimetre millimeter millimetres millimeters | cm centimetre centimeter centimetres centimeters | metre
-    meter metres meters | km kms kilometre kilometer kilometres kilometers | inch inches | foot feet ft | yard yards
-    yd | mile miles mi | mg milligram milligrams | gram grams | kg kgs kilo kilos kilogram kilograms | ton tons
-    tonne tonnes | ounce ounces oz | pound pounds lb lbs £ gbp quid | ml millilitre milliliter millilitres
-    milliliters | litre liter litres liters | gallon gallons | cup cups | tablespoon tablespoons tbsp | teaspoon
-    teaspoons tsp | celsius centigrade °c | fahrenheit °f | kelvin | percent % percentage | seconds sec secs |
-    minute minutes mins | hour hours hr hrs hourly | day days daily | week weeks weekly | month months monthly |
-    year years yearly annual annually | century centuries | byte bytes | kb kilobyte kilobytes | mb megabyte
-    megabytes | gb gigabyte gigabytes | tb terabyte terabytes | watt watts | kw kilowatt kilowatts | volt volts |
-    dollar dollars $ usd buck bucks | cent cents | euro euros € eur | yen ¥ jpy | rupee rupees inr | peso pesos""")
+NUMBERED_NOUNS = _listed("""
+    war part type stage phase class chapter volume version act title level grade article section book step group
+    category tier appendix mark round episode season generation division schedule vatican""")
+"""Nouns that a Roman numeral follows, also in lower case."""
+
+LETTERED_NOUNS = _listed("""
+    type vitamin hepatitis influenza group class plan grade option part schedule category team model blood strain
+    variant hemophilia factor section appendix point answer series""")
+"""Nouns that a letter follows: "hepatitis a"."""
 
 MONTHS = _by_first("""
     january jan | february feb | march | april apr | may | june jun | july jul | august aug | september sep sept |
@@ -155,7 +180,32 @@ ANTONYMS = tuple(
     alive | dead
     advantage advantages pro pros benefit benefits strengths | disadvantage disadvantages con cons drawback drawbacks weaknesses
     cause causes | prevent prevents avoid cure
-    always | never
+    always | never | sometimes occasionally
+    all every entire | some several certain few | most
+    only solely exclusively | also additionally even
+    must mandatory obligatory compulsory | may optional permitted might voluntary
+    did was were had | will shall
+    since | until till
+    inner | outer
+    morning mornings | afternoon afternoons | evening evenings | night nights | noon midday | midnight
+    spring springtime | summer summertime | autumn fall | winter wintertime
+    thicken thickens thickening | thin thins thinning
+    tighten tightens tightening | loosen loosens loosening
+    attract attracts attracting | repel repels repelling
+    merge merges merging merged | split splits splitting
+    marry marries marrying | divorce divorces divorcing
+    dilate dilates dilating | constrict constricts constricting
+    landlord landlords lessor | tenant tenants lessee
+    lender lenders | borrower borrowers
+    buyer buyers | seller sellers
+    fixed | variable adjustable
+    guilty | innocent
+    gain gains | loss losses
+    free | paid
+    friend friends ally | enemy enemies
+    live lives living | die dies dying
+    above | beneath
+    harmful | harmless beneficial
     ancient | modern
     deposit depositing deposited | withdraw withdrawing withdrew withdrawal
     debit | credit
@@ -171,7 +221,9 @@ ANTONYMS = tuple(
 )
 """Sides of opposites. A side may stand in several lines."""
 
-WEAK_SIDES = _listed("on over under with like more right light hard short most show")
+WEAK_SIDES = _listed("""
+    also certain did even fall few free had hard light like may might more most night on over right
+    several shall short show spring under was were will with""")
 """Words of sides that also have another sense. They count only against a word of the opposite side."""
 
 ANTONYM_SIDES: dict[str, tuple[tuple[int, int], ...]] = {}
@@ -181,8 +233,29 @@ for _line, _sides in enumerate(ANTONYMS):
         for _word in _words:
             ANTONYM_SIDES[_word] = (*ANTONYM_SIDES.get(_word, ()), (_line, _side))
 
+YES_NO_MODALS = {
+    word: kind
+    for kind, words in {
+        "duty": "must", "advice": "should ought", "permission": "can may could might", "future": "will shall",
+        "past": "did was were had",
+    }.items()
+    for word in words.split()
+}  # fmt: skip
+"""First words of a yes-or-no question that ask for different things."""
+
 ROLES = _listed("from into than over versus vs before after against instead")
 """Words whose following word has a part of its own in the question: "from Rome to Oslo" is not "from Oslo to Rome"."""
+
+CONTRAST_PREFIXES = _groups("""
+    hyper hypo | inter intra | pre post ante | over under | micro macro | in ex out | im ex em | en de | up down
+    | pro anti con contra | mono poly di bi tri uni multi quad | homo hetero | endo exo ecto | infra ultra | in de
+    | as des | sub super | fore back hind | cis trans | ortho meta para | max min | con di | af ef | acid alkal
+    | pro re | front rear | east west | north south | hemi quadri para | cryo thermo | oligo poly | brady tachy""")
+"""Beginnings that give the same word opposite or other senses: hypertension, hypotension."""
+NEGATING_PREFIXES = _listed("un in im il ir non dis de mis anti counter mal a an ab")
+CONTRAST_SUFFIXES = _groups("""
+    er or ee | ful less | ite ate ide | ane ene yne ine | phile phobe | philia phobia | or ress""")
+"""Endings that do: employer, employee."""
 
 COMMON_WORDS = FUNCTION_WORDS | _listed("""
     account after again against another are aren ask available back balance bank because become before begin best

@@ -10,22 +10,26 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
+from knapcache.features.semantic.plain_text import plain_text
+from knapcache.features.semantic.quantities import is_numeral, read_numbers
+from knapcache.features.semantic.units import read_unit
 from knapcache.features.semantic.vocabulary import (
     AMBIGUOUS_MONTHS,
     ANTONYM_SIDES,
     BEFORE_MONTH,
+    DECADES,
     FEASTS,
     FUNCTION_WORDS,
+    HARMLESS_WORDS,
+    LETTERED_NOUNS,
     MONTHS,
-    MULTIPLIERS,
+    NEGATING_PHRASES,
     NEGATIONS,
     NO_NEGATIONS,
     NUMBER_WORDS,
     QUESTION_WORDS,
     RELATIVE_DAYS,
     ROLES,
-    SUFFIXES,
-    UNITS,
     WEAK_SIDES,
     WEEKDAYS,
 )
@@ -38,18 +42,28 @@ _TOKEN = re.compile(
     |[\w.+-]+@[\w-]+\.[\w.]+              # mail address
     |(?<![\w-])--?[a-z][\w-]*=?(?=\s|$)   # option of a command
     |[$€£¥]|°[cf]\b|%                     # unit signs
-    |\d+(?:[.,:/]\d+)*                    # number, time, date
+    |(?:19|20)?\d0s\b                     # decade
+    |(?:(?<![\w)])-)?\d+(?:[.,:/]\d+)*|(?<![\w.])\.\d+  # number, time, date
     |c\+\+|[cf]\#(?!\w)|\.net\b
     |[^\W\d_](?:[\w]|['’.](?=\w\w)|['’](?=\w))*(?:\(\))?
-    |_\w+(?:\(\))?""",
+    |_\w+(?:\(\))?
+    |\^-?\w+|&&|\|\|?|[!=<>]=|->|=>|<<|>>|\+\+?|[=<>]|!(?=\w)  # operators
+    |(?<=\s)\*(?=\s)|(?<=\d)\*\*?(?=\d)|(?<=\b[a-z])(?:\*\*?|-|/)(?=[a-z]\b)|(?<=\s)[/-](?=\s\d)""",
     re.VERBOSE | re.IGNORECASE,
 )
+OPERATORS = {
+    "+": "plus", "-": "minus", "*": "times", "/": "divided", "=": "equals", "<": "less", ">": "greater",
+    "^2": "squared", "^3": "cubed",
+}  # fmt: skip
+"""Operators that may be written as words."""
 _QUOTED = re.compile(
     r"(?<!\w)'((?:[^'\n]|(?<=\w)'(?=\w)){2,200})'(?!\w)|\"([^\"\n]{1,200})\"|[“„«]([^”“»\n]{1,200})[”“»]|‘([^’\n]{1,200})’"
     r"|`([^`\n]{1,200})`"
 )
 _NO_NEGATION = re.compile(rf"\b(?:{'|'.join(NO_NEGATIONS)})\b")
-_NUMBER = re.compile(r"\d+(?:[.,:/]\d+)*")
+_NEGATING = [(re.compile(rf"\b{phrase}\b"), word) for phrase, word in NEGATING_PHRASES]
+_DECADE = re.compile(r"(?:\d\d)?(\d0)s")
+_VOWEL = re.compile(r"[aeiouyà-öø-ÿ]")
 _CAMEL = re.compile(r"[a-z][A-Z]")
 
 
@@ -63,6 +77,8 @@ class QuestionWords(NamedTuple):
     stem_set: frozenset[str]
     all_stems: frozenset[str]
     """Stems of all words."""
+    content: tuple[str, ...]
+    """Stems of the words that are not in HARMLESS_WORDS, in order: none of them may differ before a label allows it."""
     trigrams: frozenset[str]
     """Sequences of three characters of the words, joined with spaces."""
     kind: str
@@ -71,6 +87,8 @@ class QuestionWords(NamedTuple):
     """Values in order, each with the stem that follows. Without 1, which is often written as "a"."""
     ones: int
     """How often the digit 1 is written."""
+    quantities: tuple[tuple[str, float], ...]
+    """Dimension and size of the numbers that a unit follows."""
     units: frozenset[str]
     dates: frozenset[str]
     negations: tuple[str, ...]
@@ -85,11 +103,15 @@ class QuestionWords(NamedTuple):
     """Stems of capitalised words inside a sentence. Empty if the text does not use case."""
     roles: frozenset[tuple[str, str]]
     """Words of ROLES with the stem that follows each."""
+    goals: frozenset[str]
+    """Stems that follow "to" or "into"."""
 
 
 @lru_cache(maxsize=20_000)
 def stem(word: str) -> str:
     """Return a word without common endings. It serves comparison only, so the result need not be a word."""
+    if not _VOWEL.search(word):  # an abbreviation: "https" is not the plural of "http"
+        return word
     if len(word) > 4:
         for ending, replacement in (
             ("ies", "y"), ("sses", "ss"), ("ches", "ch"), ("shes", "sh"), ("xes", "x"), ("ing", ""), ("ied", "y"),
@@ -108,27 +130,41 @@ def stem(word: str) -> str:
 
 def read_words(text: str) -> QuestionWords:
     """Return what is compared of a text."""
-    text = text[:MAX_TEXT].replace("’", "'")
+    text = plain_text(text[:MAX_TEXT])
     letters = [character for character in text if character.isalpha()]
     upper = sum(character.isupper() for character in letters)
     cased = 0 < upper <= 0.5 * len(letters)
     words: list[str] = []
+    written: list[str] = []
     names: set[str] = set()
     code: set[str] = set()
     for match in _TOKEN.finditer(text):
         raw = match.group()
         word = raw.lower()
-        if _is_code(raw, word, cased):
-            word = word.removesuffix("()").removesuffix("'s")
+        if not _WORD_START.match(raw):
+            word = OPERATORS.get(word, word)
             code.add(word)
-            words.append(word)
-            continue
-        parts = _expand(word)
-        if cased and raw[0].isupper() and word not in {"i"} and parts[0] != "i" and not _initial(text, match.start()):
-            names.update(stem(part) for part in parts[:1] if part not in _NOT_NAMES)
-        words.extend(parts)
+            parts = [word]
+        elif _is_code(raw, word, cased):
+            word = raw if _is_option(raw) else word.removesuffix("()").removesuffix("'s")
+            code.add(word)
+            parts = [word]
+        else:
+            parts = _expand(word)
+            is_name = cased and raw[0].isupper() and parts[0] != "i" and not _initial(text, match.start())
+            if is_name and parts[0] not in _NOT_NAMES and not is_numeral(raw):
+                names.add(stem(parts[0]))
+        words += parts
+        written += [raw] * len(parts)
     quotations = (" ".join(_tokens(next(filter(None, found.groups())))) for found in _QUOTED.finditer(text))
-    return _compare_form(words, frozenset(filter(None, quotations)), frozenset(code), frozenset(names))
+    return _compare_form(words, written, frozenset(filter(None, quotations)), frozenset(code), frozenset(names))
+
+
+_WORD_START = re.compile(r"[\w.$€£¥°%]|-+\w")
+
+
+def _is_option(raw: str) -> bool:
+    return raw[0] == "-" and raw.lstrip("-")[:1].isalpha()
 
 
 _NOT_NAMES = MONTHS.keys() | WEEKDAYS | FEASTS | FUNCTION_WORDS | NEGATIONS.keys() | NUMBER_WORDS.keys()
@@ -143,7 +179,7 @@ def _initial(text: str, start: int) -> bool:
 def _is_code(raw: str, word: str, cased: bool) -> bool:
     if word in {"c++", "c#", "f#", ".net"} or raw.endswith("()") or "_" in raw or "@" in raw or "//" in raw:
         return True
-    if raw[0] == "-" or word.startswith("www."):
+    if _is_option(raw) or word.startswith("www."):
         return True
     if "." in raw and raw[0].isalpha() and not raw.replace(".", "").isdigit():
         return min(len(part) for part in raw.split(".")) > 1
@@ -155,7 +191,8 @@ def _is_code(raw: str, word: str, cased: bool) -> bool:
 
 
 def _tokens(text: str) -> list[str]:
-    return [word for match in _TOKEN.finditer(text.lower()) for word in _expand(match.group().removesuffix("()"))]
+    found = (match.group().removesuffix("()") for match in _TOKEN.finditer(text.lower()))
+    return [word for each in found for word in _expand(OPERATORS.get(each, each))]
 
 
 def _expand(word: str) -> list[str]:
@@ -186,42 +223,51 @@ for _verb in ("do", "does", "did", "is", "are", "was", "were", "has", "have", "c
 
 
 def _compare_form(
-    words: list[str], quotations: frozenset[str], code: frozenset[str], names: frozenset[str]
+    words: list[str], written: list[str], quotations: frozenset[str], code: frozenset[str], names: frozenset[str]
 ) -> QuestionWords:
     stems = tuple(stem(word) for word in words if word not in FUNCTION_WORDS)
-    numbers, ones = _numbers(words)
+    numbers = read_numbers(words, written)
     units: set[str] = set()
     dates: set[str] = set()
     roles: set[tuple[str, str]] = set()
+    goals: set[str] = set()
     strong: set[tuple[int, int]] = set()
     weak: set[tuple[int, int]] = set()
     for at, word in enumerate(words):
-        if word in UNITS:
-            units.add(UNITS[word])
+        if (unit := read_unit(word, after_number=at - 1 in numbers.places)) is not None:
+            units.add(unit.name)
         if word in MONTHS and (word not in AMBIGUOUS_MONTHS or _names_month(words, at)):
             dates.add(f"month {MONTHS[word]}")
         elif word.removesuffix("s") in WEEKDAYS:
             dates.add(word.removesuffix("s"))
         elif word in RELATIVE_DAYS or word in FEASTS:
             dates.add(word)
-        elif word in ("next", "last") and at + 1 < len(words) and words[at + 1] in UNITS:
-            dates.add(f"{word} {UNITS[words[at + 1]]}")
+        elif word in DECADES:
+            dates.add(f"decade {DECADES[word]}")
+        elif decade := _DECADE.fullmatch(word):
+            dates.add(f"decade {int(decade[1])}")
+        elif word in ("next", "last") and at + 1 < len(words) and (unit := read_unit(words[at + 1])) is not None:
+            dates.add(f"{word} {unit.name}")
         for side in ANTONYM_SIDES.get(word, ()):
             (weak if word in WEAK_SIDES else strong).add(side)
-        if word in ROLES:
+        if word in ROLES or word == "to":
             follower = next((follower for follower in words[at + 1 : at + 4] if follower not in FUNCTION_WORDS), "")
-            if follower:
+            if follower and word in ROLES:
                 roles.add((word, stem(follower)))
+            if follower and word in ("to", "into"):
+                goals.add(stem(follower))
     joined = " ".join(words)
     return QuestionWords(
         words=tuple(words),
         stems=stems,
         stem_set=frozenset(stems),
         all_stems=frozenset(map(stem, words)),
+        content=_content(words, numbers.places),
         trigrams=frozenset(joined[at : at + 3] for at in range(max(1, len(joined) - 2))),
         kind=next((QUESTION_WORDS[word] for word in words if word in QUESTION_WORDS), ""),
-        numbers=numbers,
-        ones=ones,
+        numbers=tuple((value, stem(follower)) for value, follower in numbers.values),
+        ones=numbers.ones,
+        quantities=numbers.quantities,
         units=frozenset(units),
         dates=frozenset(dates),
         negations=_negations(joined),
@@ -231,12 +277,34 @@ def _compare_form(
         code=code,
         names=names,
         roles=frozenset(roles),
+        goals=frozenset(goals),
     )
 
 
+def _content(words: list[str], numbers: frozenset[int]) -> tuple[str, ...]:
+    """Return the stems that must not differ before a label allows it. Numbers and decades are compared by value."""
+    found = []
+    for at, word in enumerate(words):
+        if at in numbers or word in DECADES or _DECADE.fullmatch(word):
+            continue
+        unit = read_unit(word, after_number=at - 1 in numbers)
+        if unit is not None:
+            found.append(unit.name)
+        elif word not in HARMLESS_WORDS or _is_designator(words, at):
+            found.append(stem(word))
+    return tuple(found)
+
+
+def _is_designator(words: list[str], at: int) -> bool:
+    """Whether a word is the letter that names one of several: "type a", "vitamin a"."""
+    return at > 0 and words[at] in ("a", "i") and words[at - 1] in LETTERED_NOUNS and words[at + 1 : at + 2] != ["the"]
+
+
 def _negations(joined: str) -> tuple[str, ...]:
+    for phrase, word in _NEGATING:
+        joined = phrase.sub(word, joined)
     words = _NO_NEGATION.sub("", joined).split(" ")
-    found = [NEGATIONS[word] for word in words if word in NEGATIONS]
+    found = [NEGATIONS.get(word, word) for word in words if word in NEGATIONS or word == "rid"]
     if words[0] == "no" and len(found) > 1:
         found.remove("not")  # "No, it does not" is one negation
     return tuple(sorted(found))
@@ -245,66 +313,3 @@ def _negations(joined: str) -> tuple[str, ...]:
 def _names_month(words: list[str], at: int) -> bool:
     near = words[max(0, at - 1) : at + 2]
     return (at > 0 and words[at - 1] in BEFORE_MONTH) or any(word[0].isdecimal() for word in near)
-
-
-def _numbers(words: list[str]) -> tuple[tuple[tuple[float, str], ...], int]:
-    """Return the numbers of a text with the stem that follows each, and how often the digit 1 is written."""
-    found: list[tuple[float, str]] = []
-    ones, at = 0, 0
-    while at < len(words):
-        word = words[at]
-        if _NUMBER.fullmatch(word):  # not a mail address that begins with a digit
-            at += 1
-            values = _digits(word)
-            if len(values) == 1 and at < len(words) and words[at] in (MULTIPLIERS | SUFFIXES):
-                values = [values[0] * (MULTIPLIERS | SUFFIXES)[words[at]]]
-                at += 1
-            if at < len(words) and words[at] in ("st", "nd", "rd", "th"):
-                at += 1
-        elif word in NUMBER_WORDS:
-            value, at = _spelled(words, at)
-            values = [value]
-            if value == 1:
-                continue
-        else:
-            at += 1
-            continue
-        follower = stem(words[at]) if at < len(words) else ""
-        for value in values:
-            if value == 1:
-                ones += 1
-            else:
-                found.append((value, follower))
-    return tuple(found), ones
-
-
-def _digits(word: str) -> list[float]:
-    """Return the values of a number, a time or a date in digits."""
-    if re.fullmatch(r"\d{1,3}(,\d{3})+(\.\d+)?", word):
-        return [float(word.replace(",", ""))]
-    if re.fullmatch(r"\d+([.,]\d+)?", word):
-        return [float(word.replace(",", "."))]
-    return [float(part) for part in re.split(r"[.,:/]", word)]
-
-
-def _spelled(words: list[str], at: int) -> tuple[float, int]:
-    """Return the value of a number in words, and the position after it."""
-    total, current, seen = 0.0, 0.0, ""
-    while at < len(words):
-        word = words[at]
-        if word in NUMBER_WORDS:
-            value = NUMBER_WORDS[word]
-            if seen == "small" or (seen == "tens" and value >= 10):
-                break
-            current += value
-            seen = "tens" if value >= 20 else "small"
-        elif word in MULTIPLIERS and seen:
-            if word == "hundred":
-                current *= 100
-            else:
-                total, current = total + current * MULTIPLIERS[word], 0.0
-            seen = "multiplier"
-        elif not (word == "and" and seen == "multiplier" and at + 1 < len(words) and words[at + 1] in NUMBER_WORDS):
-            break
-        at += 1
-    return total + current, at

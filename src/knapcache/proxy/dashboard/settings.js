@@ -12,7 +12,7 @@ const AUDIT_ROWS = 20;
 const ACTIONS = {
   purge: "Purge", forget: "Purge of an entry", snapshot: "Snapshot", start_plan: "Capacity plan", entry: "Content shown", request: "Content shown", entries: "First words listed", login: "Login",
   logout: "Logout", rotate_token: "Token replaced", log: "Content log searched", log_line: "Content shown", purge_log: "Purge of log lines",
-  semantic: "Questions listed", mark_match: "Match marked as wrong",
+  semantic: "Questions listed", mark_match: "Match marked as wrong", reset_semantic: "Labels of similar questions forgotten",
 };
 const WORDS = { key: (value) => `key ${value.slice(0, 8)}`, older_than: (value) => `older than ${age(value)}` };
 const ROLES = { operator: "everything", "read-only": "figures, neither content nor changes" };

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from knapcache.errors import CorruptState, InvalidInput
-from knapcache.features.semantic.differences import veto
+from knapcache.features.semantic.differences import contradiction
 from knapcache.features.semantic.embedding import Embedder
 from knapcache.features.semantic.index import FrameIndexes
 from knapcache.features.semantic.judge import compare_answers
@@ -55,12 +55,14 @@ class ReplayOutcome(IntEnum):
     SERVED = 5
 
 
-class ServedWrong(NamedTuple):
-    """A request that was served with a wrong answer."""
+class LabelledPair(NamedTuple):
+    """A request with a match, and whether the answer of the match is wrong for it."""
 
     asked: LoggedQuestion
     stored: LoggedQuestion
     match: Match
+    outcome: ReplayOutcome
+    wrong: bool
 
 
 @dataclass(kw_only=True)
@@ -79,13 +81,19 @@ class SemanticReplay:
     """Requests that are never matched, by reason."""
     vetoed: Counter[str] = field(default_factory=Counter)
     """Requests whose candidates were all vetoed, by the veto of the nearest one."""
-    served_wrong: list[ServedWrong] = field(default_factory=list)
+    pairs: list[LabelledPair] = field(default_factory=list)
+    """All requests with a match that could be compared."""
     learned: dict[str, Any] = field(default_factory=dict)
     """The learner's report at the end."""
     seconds: float = 0.0
 
     def count(self, *outcomes: ReplayOutcome) -> int:
         return int(np.isin(self.outcomes, outcomes).sum())
+
+    @property
+    def served_wrong(self) -> list[LabelledPair]:
+        """Requests that were served with a wrong answer."""
+        return [pair for pair in self.pairs if pair.wrong and pair.outcome == ReplayOutcome.SERVED]
 
     @property
     def wrong_served(self) -> int:
@@ -111,17 +119,19 @@ def replay(
     audit: float = AUDIT_RATE,
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
+    learner: SemanticLearner | None = None,
 ) -> SemanticReplay:
     """Replay a log.
 
     vectors   one normalised vector for each question; those of excluded questions are not used
     compare   says whether an answer is wrong; None: it cannot be known, so no match is a label
-    audit     share of the requests that could be served which are labelled instead; the learner raises it after a
-              wrong label
+    audit     share of the requests that could be served which are labelled instead, about; the learner raises it
+              where more is at stake and after wrong labels
+    learner   one of the same error, without labels; None: a new one
     """
     if not 0.0 <= audit <= 1.0:
         raise InvalidInput(f"audit must be from 0 to 1, not {audit}")
-    learner, draw = SemanticLearner(error), random.Random(seed).random
+    learner, draw = learner or SemanticLearner(error), random.Random(seed).random
     index = FrameIndexes(vectors.shape[1], limit=max(1, len(questions)))
     found = SemanticReplay(
         error=error,
@@ -146,20 +156,20 @@ def replay(
         outcome = ReplayOutcome.NEW
         if match is None:
             if near:
-                found.vetoed[veto(read_words(question.text), read_words(near[0].text))] += 1
+                found.vetoed[contradiction(read_words(question.text), read_words(near[0].text))] += 1
         elif compare is None:
             outcome = ReplayOutcome.SHADOW
         else:
             other = questions[int.from_bytes(match.key)]
             wrong = found.wrong[number] = compare(question, other)
             serves = learner.serves(match)
-            rate = learner.audit_rate if learner.certificate.suspicious else audit
-            if serves and draw() >= rate:
+            if serves and draw() >= learner.audit_rate(match, base=audit):
+                learner.count_served(match)
                 found.outcomes[number] = ReplayOutcome.SERVED
-                if wrong:
-                    found.served_wrong.append(ServedWrong(question, other, match))
+                found.pairs.append(LabelledPair(question, other, match, ReplayOutcome.SERVED, bool(wrong)))
                 continue  # the answer came from the other entry: nothing is stored
             outcome = ReplayOutcome.AUDIT if serves else ReplayOutcome.SHADOW
+            found.pairs.append(LabelledPair(question, other, match, outcome, bool(wrong)))
             learner.add(match.label(bool(wrong), "audit" if serves else "shadow", float(number)))
         found.outcomes[number] = outcome
         stored.add(question.key)

@@ -1,0 +1,149 @@
+"""Numbers in the words of a question: digits, number words, fractions, multiples, Roman numerals.
+
+    seven, 7, VII after a name       7            a dozen, a couple           12, 2
+    twice, double                    2            half, 1/2, ½                0.5
+    -5, minus 5                      -5           the eighties, the 1980s     the decade 80
+
+A number with a unit (units.py) is a quantity: 5 kg and 5,000 g are the same one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from knapcache.features.semantic.units import read_unit
+from knapcache.features.semantic.vocabulary import MULTIPLIERS, NUMBER_WORDS, NUMBERED_NOUNS, SUFFIXES
+
+NUMBER = re.compile(r"-?(?:\d+(?:[.,:/]\d+)*|\.\d+)")
+_ROMAN = re.compile(r"(?=[ivx])x{0,3}(?:ix|iv|v?i{0,3})", re.IGNORECASE)
+_ROMAN_VALUES = {"i": 1, "v": 5, "x": 10}
+_ROMAN_WORDS = frozenset({"i", "v", "x", "vi", "iv", "ix", "xi", "xx", "xxx"})
+"""Numerals that are also words. They count after one of NUMBERED_NOUNS, or in capitals after a capitalised word."""
+_BEFORE_SECOND = frozenset({"a", "per", "each", "every", "one", "split"})
+
+
+class Numbers(NamedTuple):
+    """The numbers of a text."""
+
+    values: tuple[tuple[float, str], ...]
+    """Values in order, each with the word that follows. Without 1, which is often written as "a"."""
+    ones: int
+    """How often the digit 1, or the numeral I, is written."""
+    quantities: tuple[tuple[str, float], ...]
+    """Dimension and size of each number that a unit follows."""
+    places: frozenset[int]
+    """Positions of the words of these values, and of a minus sign."""
+
+
+def read_numbers(words: Sequence[str], raw: Sequence[str]) -> Numbers:
+    """Return the numbers of a text. raw: the words as they are written."""
+    found: list[tuple[float, str]] = []
+    quantities: list[tuple[str, float]] = []
+    places: set[int] = set()
+    ones, at = 0, 0
+    while at < len(words):
+        values, after, counts_one = _number_at(words, raw, at)
+        if not values:
+            at += 1
+            continue
+        negative = at > 0 and words[at - 1] in ("minus", "negative") and not (at > 1 and _is_number(words[at - 2]))
+        values = [-value for value in values] if negative else values
+        if values != [1]:
+            places.update(range(at - negative, after))
+        at = after
+        follower = words[at] if at < len(words) else ""
+        unit = read_unit(follower, after_number=True)
+        if unit is not None and len(values) == 1:
+            quantities.append((unit.dimension, values[0] * unit.factor))
+        for value in values:
+            if value == 1:
+                ones += counts_one
+            else:
+                found.append((value, follower))
+    return Numbers(tuple(found), ones, tuple(quantities), frozenset(places))
+
+
+def _is_number(word: str) -> bool:
+    return word in NUMBER_WORDS or NUMBER.fullmatch(word) is not None
+
+
+def _number_at(words: Sequence[str], raw: Sequence[str], at: int) -> tuple[list[float], int, bool]:
+    """Return the values of the number at a position, the position after it, and whether a 1 is written as such."""
+    word = words[at]
+    if NUMBER.fullmatch(word):  # not a mail address that begins with a digit
+        values, at = digit_values(word), at + 1
+        if len(values) == 1 and at < len(words) and words[at] in (MULTIPLIERS | SUFFIXES):
+            values, at = [values[0] * (MULTIPLIERS | SUFFIXES)[words[at]]], at + 1
+        if at < len(words) and words[at] in ("st", "nd", "rd", "th"):
+            at += 1
+        return values, at, True
+    if word == "second" and at > 0 and (words[at - 1] in _BEFORE_SECOND or _is_number(words[at - 1])):
+        return [], at, False  # of time
+    if word in NUMBER_WORDS:
+        value, at = _spelled(words, at)
+        return [value], at, False
+    if word in ("couple", "pair") and words[at + 1 : at + 2] == ["of"]:
+        return [2.0], at + 1, False
+    if word in MULTIPLIERS:  # "a hundred"
+        return [float(MULTIPLIERS[word])], at + 1, False
+    if value := roman_value(words, raw, at):
+        return [float(value)], at + 1, True
+    return [], at, False
+
+
+def digit_values(word: str) -> list[float]:
+    """Return the values of a number, a time or a date in digits."""
+    if re.fullmatch(r"-?\d{1,3}(,\d{3})+(\.\d+)?", word):
+        return [float(word.replace(",", ""))]
+    if re.fullmatch(r"-?(\d+([.,]\d+)?|\.\d+)", word):
+        return [float(word.replace(",", "."))]
+    return [float(part) for part in re.split(r"[.,:/]", word.removeprefix("-"))]
+
+
+def roman_value(words: Sequence[str], raw: Sequence[str], at: int) -> int:
+    """Return the value of a Roman numeral that follows a name or a noun that is numbered; 0: it is none."""
+    word = words[at]
+    if at == 0 or not _ROMAN.fullmatch(word):
+        return 0
+    before = words[at - 1]
+    capitals = raw[at].isupper() and raw[at - 1][:1].isupper() and not raw[at - 1].isupper()
+    after_name = capitals and (word != "i" or _ends_name(raw, at))
+    if word in _ROMAN_WORDS and not after_name and before not in NUMBERED_NOUNS:
+        return 0
+    values = [_ROMAN_VALUES[letter] for letter in word]
+    return sum(-one if one < following else one for one, following in zip(values, [*values[1:], 0], strict=True))
+
+
+def is_numeral(raw: str) -> bool:
+    """Return whether a word in capitals is a Roman numeral."""
+    return raw.isupper() and bool(raw) and _ROMAN.fullmatch(raw) is not None
+
+
+def _ends_name(raw: Sequence[str], at: int) -> bool:
+    """Whether "I" after a capitalised word is a numeral: another capitalised word stands before, or nothing follows."""
+    return (at > 1 and raw[at - 2][:1].isupper() and raw[at - 2] != "I") or at + 1 == len(raw)
+
+
+def _spelled(words: Sequence[str], at: int) -> tuple[float, int]:
+    """Return the value of a number in words, and the position after it."""
+    total, current, seen = 0.0, 0.0, ""
+    while at < len(words):
+        word = words[at]
+        if word in NUMBER_WORDS:
+            value = NUMBER_WORDS[word]
+            if seen == "small" or (seen == "tens" and value >= 10):
+                break
+            current += value
+            seen = "tens" if value >= 20 else "small"
+        elif word in MULTIPLIERS and seen:
+            if word == "hundred":
+                current *= 100
+            else:
+                total, current = total + current * MULTIPLIERS[word], 0.0
+            seen = "multiplier"
+        elif not (word == "and" and seen == "multiplier" and at + 1 < len(words) and words[at + 1] in NUMBER_WORDS):
+            break
+        at += 1
+    return total + current, at
