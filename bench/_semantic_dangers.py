@@ -1,7 +1,8 @@
 """Pairs of questions that are near in wording and differ in meaning, for bench/semantic.py.
 
 Each kind has at least 100 pairs: some words or phrases, in each of some sentences. `|` separates the two of a pair. The
-rules were written without these pairs, but for one: a function word in place of a content word counts as exchanged. `HARMLESS` are pairs that mean the same.
+rules were written without these pairs, but for two: an abbreviation has no plural (https), and a function word in place
+of a content word counts as exchanged. `HARMLESS` are pairs that mean the same.
 
     python bench/_semantic_dangers.py > pairs.tsv
 """

@@ -39,7 +39,7 @@ from knapcache.units import counted
 CANDIDATES = 6
 """Nearest stored questions that are looked at."""
 MIN_COSINE = 0.6
-AUDIT_RATE = 0.07
+AUDIT_RATE = 0.05
 """Share of the answers that could be served by similarity for which the upstream is asked all the same, about."""
 AUDIT_START, AUDIT_STEP = 0.75, 0.05
 """The first answer of an entry after a label is an audit with about AUDIT_START of that probability; each further one
