@@ -69,6 +69,7 @@ def test_many_changes_are_made_in_their_order_and_fail_one_by_one(tmp_path: Path
 def test_an_entry_that_fills_the_store_exactly_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with SqliteStore(tmp_path / "store.db", 4 << 20) as store:
         first, second, third = (entry_of(store, k) for k in range(3))
+        assert store._writer is not None
         layout = dataclasses.replace(store._writer._layout, capacity=first.size + second.size)
         monkeypatch.setattr(store._writer, "_layout", layout)
         errors = store.apply_all([Change(first), Change(second), Change(third)]).result()
