@@ -134,7 +134,9 @@ def test_one_entry(cache: Cache) -> None:
     assert found.payload == payload_of(9, 900)
     assert b"question 9" in found.request
     assert found.meta == {}
-    assert {**asdict(row), "request": found.request, "payload": found.payload, "meta": {}} == asdict(found)
+    assert found.created == 1_700_000_000.0
+    content = {"created": found.created, "request": found.request, "payload": found.payload, "meta": {}}
+    assert asdict(row) | content == asdict(found)
     assert cache.entry("00" * 32) is None
     requests = cache.stats().requests
     cache.purge(key=row.key)

@@ -447,5 +447,5 @@ def test_closing_waits_a_limited_time(
 
 
 def test_an_unknown_fault_is_rejected(upstream: FakeUpstream) -> None:
-    with pytest.raises(InvalidInput, match="fault must be one of 429, 500, 529, reset"):
+    with pytest.raises(InvalidInput, match="fault must be one of 401, 429, 500, 529, reset"):
         upstream.fail("flood")

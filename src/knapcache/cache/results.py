@@ -132,6 +132,8 @@ class CachedEntry(IndexedByName):
 class EntryContent(CachedEntry):
     """One entry of a cache, with its content as stored."""
 
+    created: float
+    """When the answer was paid for, in Unix time."""
     request: bytes
     """The canonical request."""
     payload: bytes

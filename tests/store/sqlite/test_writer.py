@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,18 @@ def test_changes_are_gathered_into_one_transaction_unless_a_caller_waits(
     monkeypatch.setattr(writer.Writer, "_transaction", transaction)
     with within(60, "a caller that waits"):
         store = SqliteStore(tmp_path / "store.db", 64 << 20)
-        futures = [store.apply(put=entry_of(store, k)) for k in range(20)]
+        assert store._writer is not None
+        urgent, gathering = store._writer.urgent, threading.Event()
+        wait = urgent.wait
+
+        def recorded_wait(timeout: float | None = None) -> bool:
+            gathering.set()
+            return wait(timeout)
+
+        monkeypatch.setattr(urgent, "wait", recorded_wait)
+        futures = [store.apply(put=entry_of(store, 0))]
+        gathering.wait()  # a writer that wakes late finds more in its queue, and does not gather
+        futures += [store.apply(put=entry_of(store, k)) for k in range(1, 20)]
         futures[-1].result()
         assert transactions == [20]
         assert all(each.done() for each in futures)
