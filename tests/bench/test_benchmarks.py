@@ -35,6 +35,7 @@ SHORT_RUNS = [
     "semantic --parts vetoes",
     "semantic_judge --each 1",
     "streams --quick",
+    "semantic_dangers --parts pairs",
     "swap --quick --parts certificate,alarm,pairs",
 ]
 LONG_RUNS = [
