@@ -30,7 +30,7 @@ Level = Literal["ok", "warning", "problem"]
 
 
 class Finding(NamedTuple):
-    """What a check says. `--json` has these names."""
+    """The result of a check. `--json` prints these fields."""
 
     check: str
     level: Level

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,7 +31,7 @@ Prints one row per capacity and policy: the share of the tokens in full blocks t
 EXAMPLES = r"""examples:
   knapcache kv conversation_trace.jsonl
   knapcache kv agent_sessions.csv.gz --block 1024 --capacities 1%,2%,5% \
-      --policies lru,adaptive --json - --plot found.png
+      --policies lru,adaptive --json found.json --plot found.png
 
 """
 
@@ -41,17 +40,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     from knapcache.lab.kv import POLICIES
     from knapcache.lab.kv.read import FORMATS
 
-    formats = "\n".join(textwrap.fill(f"  {n:9} {text}", 78, subsequent_indent=12 * " ") for n, text in FORMATS.items())
     parser.description = DESCRIPTION
-    parser.epilog = f"{EXAMPLES}trace formats (detected from the content):\n{formats}"
+    trace_options.add_trace_files(parser, EXAMPLES, FORMATS)
     option = parser.add_argument
-    option(
-        "trace",
-        metavar="TRACE",
-        type=Path,
-        nargs="+",
-        help="trace file, plain or compressed with gzip or zstd; several files or a directory are read as one trace",
-    )
     option("--block", type=int, metavar="N", default=512, help="tokens of a block (default: 512)")
     option(
         "--capacities",
@@ -62,7 +53,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     policies = ",".join(POLICIES)
     option("--policies", metavar="LIST", default=policies, help=f"comma-separated policies (default: {policies})")
     options.add_json_file(parser)
-    option("--plot", metavar="FILE", help="write a chart of the shares as PNG; needs knapcache[lab]")
+    options.add_plot(parser, "a chart of the shares")
     parser.set_defaults(execute=execute)
 
 

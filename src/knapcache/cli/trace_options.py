@@ -1,12 +1,13 @@
-"""Options that say how a trace is read, shared by `replay` and `plan`."""
+"""Options that say how a trace is read, shared by the commands of the lab."""
 
 from __future__ import annotations
 
 import argparse
 import math
 import sys
+import textwrap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -30,6 +31,19 @@ def format_list() -> str:
 
     lines = [f"  {name:15} {one.summary}" for name, one in FORMATS.items()]
     return "trace formats (detected from the content unless --format is given):\n" + "\n".join(lines)
+
+
+def add_trace_files(parser: argparse.ArgumentParser, examples: str, formats: Mapping[str, str]) -> None:
+    """Add the argument of a command that reads traces of prompts. formats: what is said about each, by name."""
+    listed = [textwrap.fill(f"  {name:9} {text}", 78, subsequent_indent=12 * " ") for name, text in formats.items()]
+    parser.epilog = f"{examples}trace formats (detected from the content):\n" + "\n".join(listed)
+    parser.add_argument(
+        "trace",
+        metavar="TRACE",
+        type=Path,
+        nargs="+",
+        help="trace file, plain or compressed with gzip or zstd; several files or a directory are read as one trace",
+    )
 
 
 def add_trace(parser: argparse.ArgumentParser, metavar: str) -> None:

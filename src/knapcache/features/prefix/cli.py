@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -50,17 +49,9 @@ COLOURS = {"none": "#999999", "last": "#56B4E9", "system2": "#E69F00", LEARNED: 
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    formats = "\n".join(textwrap.fill(f"  {n:9} {text}", 78, subsequent_indent=12 * " ") for n, text in FORMATS.items())
     parser.description = DESCRIPTION
-    parser.epilog = f"{EXAMPLES}trace formats (detected from the content):\n{formats}"
+    trace_options.add_trace_files(parser, EXAMPLES, FORMATS)
     option = parser.add_argument
-    option(
-        "trace",
-        metavar="TRACE",
-        type=Path,
-        nargs="+",
-        help="trace file, plain or compressed with gzip or zstd; several files or a directory are read as one trace",
-    )
     default = ",".join(default_rules(TARIFFS[DEFAULT_TARIFF]))
     option("--rules", metavar="LIST", help=f"comma-separated rules (default with {DEFAULT_TARIFF}: {default})")
     option(

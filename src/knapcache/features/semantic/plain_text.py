@@ -7,8 +7,8 @@
     x², 10⁻³, H₂O            x^2, 10^-3  superscripts; subscripts become digits
     ×, ÷, −, ≤               *, /, -, <=
 
-`is_disguised` says whether a text has words that only look Latin. Such a text is never matched: nobody writes so who
-wants to be understood.
+`is_disguised` returns whether a word has letters of another script that look like Latin ones. Such a text is never
+matched: an attacker could evade a veto with it.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ class Unit(NamedTuple):
 
     name: str
     dimension: str
-    """What it measures. A unit that cannot be converted has a dimension of its own."""
+    """The quantity that it measures. A unit without a conversion is the only one of its dimension."""
     factor: float
     """Its size, in the first unit of the dimension."""
 

@@ -46,7 +46,7 @@ class FrameStatus(ResponseModel):
     floor: Annotated[float, Field(description="Share of these in which it differs from itself, by the same judge.")]
     rungs: Annotated[dict[str, Count], Field(description="Labels by what decided them: equal, model, differ, text.")]
     label_share: Annotated[float, Field(description="Cost of labels ÷ what the asked model costs for all requests.")]
-    price_ratio: Annotated[float, Field(description="What the asked model costs, in costs of the cheaper one.")]
+    price_ratio: Annotated[float, Field(description="Cost of the asked model ÷ cost of the cheaper one.")]
     requests: Annotated[Count, Field(description="Requests since the proxy started.")]
     swapped: Annotated[Count, Field(description="Requests that got an answer of the cheaper model.")]
     usd_saved: Annotated[float, Field(description="What the asked model would have cost more, by the mean of labels.")]

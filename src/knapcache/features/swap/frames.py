@@ -71,7 +71,7 @@ class LiveFrame:
 
     @property
     def price_ratio(self) -> float:
-        """What the asked model costs, in costs of the cheaper one: the mean of the labels."""
+        """Cost of the asked model ÷ cost of the cheaper one, over the requests with labels."""
         return self._asked / self._cheaper if self._cheaper > 0.0 else 1.0
 
 

@@ -41,7 +41,7 @@ REPORT = 256
 
 
 class KvRow(NamedTuple):
-    """What a policy finds."""
+    """The result of one policy with one capacity."""
 
     policy: str
     capacity: int
