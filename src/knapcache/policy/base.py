@@ -6,6 +6,7 @@ size are known. Many requests are in flight at once, so answers settle late, out
     arrive(id) -> bool                    count the request; return whether its answer is resident
     settle(id, size, cost) -> Decision    an answer was paid for: decide whether to admit it and what to evict
     forget(id) -> bool                    the answer was lost (expiry, purge, a failed write)
+    reprice(id, cost)                     a miss of this resident costs another amount from now on (some policies)
     check()                               recompute every total and compare
     recycle() -> (int, bool)              free the id of least value for another key (some policies)
 
@@ -138,6 +139,8 @@ class Policy:
     release_kernel: ClassVar[Callable[..., Any]]
     recycle_kernel: ClassVar[Callable[..., Any] | None] = None
     """recycle(head, rows) -> id, if the policy can work with fewer ids than there are keys."""
+    reprice_kernel: ClassVar[Callable[..., Any] | None] = None
+    """reprice(head, rows, i, cost), if the policy ranks residents by what they have cost."""
     spare: int = 1
     """Rows after those of the ids, for the sentinels of linked lists: one per list, at least one."""
     compiled: bool = True
@@ -184,6 +187,16 @@ class Policy:
             return False
         self.form_of(type(self).release_kernel)(self.head, self.rows, i)
         return True
+
+    def reprice(self, i: int, cost: float) -> None:
+        """Set the mean cost of the resident id `i`, and rank it by that. Nothing is counted, admitted or evicted.
+
+        It has no effect in a policy without a kernel for it. The kernel is not compiled: it is called seldom, and
+        requests would wait for the compiler.
+        """
+        kernel = type(self).reprice_kernel
+        if kernel is not None and self.rows["resident"][self._id(i)]:
+            uncompiled(kernel)(self.head, self.rows, i, cost)
 
     def recycle(self) -> tuple[int, bool]:
         """Free an id for another key. Return the id, and whether its answer was evicted.

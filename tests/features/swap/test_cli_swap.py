@@ -45,7 +45,7 @@ def test_a_table_of_models_and_a_file(log: str, tmp_path: Path, capsys: Captured
     assert error == ""
     text = " ".join(printed.split())
     assert text.startswith("80 lines in 2 frames. Each frame has 2 runs of 1,500 requests; the allowed loss is 0.05.")
-    assert text.endswith(f"{out} {plot}")
+    assert text.endswith(f"{plot} {out}")
     assert "tickets" not in text
     good, bad = json.loads(out.read_text())
     assert list(good)[: len(FIELDS)] == FIELDS

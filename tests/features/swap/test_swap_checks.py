@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from knapcache.errors import InvalidInput
 from knapcache.features.swap.checks import failed_check
-from knapcache.features.swap.settings import CHECKS
+from knapcache.features.swap.settings import CHECKS, check_names
 from knapcache.model import Endpoint
 from knapcache.wire.base import CompleteAnswer, to_json
 
@@ -49,6 +50,10 @@ def test_anthropic_and_responses() -> None:
     part = {"type": "refusal", "refusal": "no"}
     response = {"status": "completed", "output": [{"type": "message", "content": [part]}]}
     assert check(response, endpoint=Endpoint.RESPONSES) == "refusal"
+    text = {"type": "message", "content": [{"type": "output_text", "text": "half"}]}
+    cut = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}, "output": [text]}
+    assert check(cut, endpoint=Endpoint.RESPONSES) == "length"
+    assert check(cut | {"incomplete_details": None}, endpoint=Endpoint.RESPONSES) == ""
 
 
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "required": ["a", "b"]}}}
@@ -75,5 +80,33 @@ def test_prescribed_json(form: dict[str, Any], text: str, failed: str) -> None:
 
 def test_only_the_checks_of_the_settings_count() -> None:
     complete = CompleteAnswer(to_json(chat("half", "length")), "json", "m", None)
-    assert failed_check(["refusal"], Endpoint.CHAT, {}, complete) == ""
-    assert failed_check(["refusal"], Endpoint.CHAT, {}, None) == "refusal", "an answer that is not complete"
+    assert failed_check(("refusal",), Endpoint.CHAT, {}, complete) == ""
+    for incomplete in (None, CompleteAnswer(b"{", "json", "m", None), CompleteAnswer(b"data: {\n\n", "sse", "m", None)):
+        assert failed_check(("refusal",), Endpoint.CHAT, {}, incomplete) == "refusal"
+        assert failed_check((), Endpoint.CHAT, {}, incomplete) == ""
+
+
+def with_logprobs(*values: float) -> dict[str, Any]:
+    answer = chat()
+    answer["choices"][0]["logprobs"] = {"content": [{"token": "a", "logprob": value} for value in values]}
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "failed"),
+    [
+        (with_logprobs(-0.2, -0.6), ""),
+        (with_logprobs(-0.2, -1.0), "logprob:-0.5"),
+        (with_logprobs(), ""),
+        (chat(), ""),
+    ],
+)
+def test_a_mean_log_probability_below_the_bound_fails(answer: dict[str, Any], failed: str) -> None:
+    complete = CompleteAnswer(to_json(answer), "json", "m", None)
+    assert failed_check(("empty", "logprob:-0.5"), Endpoint.CHAT, {}, complete) == failed
+
+
+@pytest.mark.parametrize("names", [("logprob:0",), ("logprob:x",), ("logprob:-inf",), ("logprob:-1", "logprob:-2")])
+def test_a_bound_that_is_no_number_below_zero_is_refused(names: tuple[str, ...]) -> None:
+    with pytest.raises(InvalidInput, match="one number below 0 such as logprob"):
+        check_names(names)

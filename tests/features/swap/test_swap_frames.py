@@ -96,7 +96,7 @@ def test_a_frame_that_comes_back_needs_more_evidence() -> None:
     assert again is not None
     certificate = again.decision.certificate
     assert (certificate.tries, certificate.labels) == (2, 1)
-    assert certificate.needed == pytest.approx(4 * needed)
+    assert certificate.needed > 6 * needed
 
 
 def test_a_hostile_tenant_stops_no_frame_of_another(tmp_path: Path) -> None:

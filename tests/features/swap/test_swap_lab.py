@@ -18,7 +18,9 @@ from knapcache.features.swap.lab import replay
 from knapcache.features.swap.lab.joint import framed_trace, joint_costs
 from knapcache.features.swap.lab.read import STDIN, FramePairs, ScoredRequest, models_of, pairs_of, read_requests
 from knapcache.features.swap.lab.replay import SwapOptions, SwapRun, choose_all, simulate, simulate_run
-from knapcache.lab.trace import Floats
+from knapcache.lab.replay import replay as replay_trace
+from knapcache.lab.trace import Floats, Trace
+from knapcache.policy import registry
 
 LINE: dict[str, Any] = {"frame": "f", "score": 1, "cost": 2.0, "cheap": {"m.1": {"score": 0.5, "cost": 0.25}}}
 
@@ -222,6 +224,27 @@ def test_the_routed_price_is_the_better_one_to_tell_a_policy() -> None:
     trace, routed = framed_trace(keys=500, requests=20_000, frames=8, certified=5, price_ratio=20.0, seed=1)
     costs = joint_costs(trace, routed, "gdsf-cost", capacity=0.1)
     assert costs["routed"] < 0.9 * costs["asked"] < costs["asked"] < min(costs["cache"], costs["swap"])
+
+
+@pytest.mark.parametrize(("policy", "least"), [("adaptive", 0.03), ("gdsf-cost", 0.0)])
+def test_residents_with_the_price_of_the_certified_model_cost_less(policy: str, least: float) -> None:
+    """A certificate starts after half of the requests. The policy gets the new prices of its residents, or not."""
+    trace, routed = framed_trace(keys=500, requests=20_000, frames=8, certified=5, price_ratio=20.0, seed=1)
+    half, end = 10_000, 12_000
+    before, after = (
+        Trace(trace.keys[part], trace.sizes[part], costs[part], trace.ids)
+        for part, costs in ((slice(half), trace.costs), (slice(half, end), routed))
+    )
+    prices = dict(zip(after.keys.tolist(), after.costs.tolist(), strict=True))
+    paid = []
+    for repriced in (False, True):
+        built = registry.find(policy).build(int(0.1 * trace.working_set), trace.ids)
+        replay_trace(built, before)
+        for i in built.residents & prices.keys() if repriced else ():
+            built.reprice(i, prices[i])
+        built.check()
+        paid.append(float(after.costs[~replay_trace(built, after).hits].sum()))
+    assert paid[1] < (1.0 - least) * paid[0]
 
 
 def test_a_capacity_out_of_range_is_refused() -> None:

@@ -14,6 +14,7 @@ import apsw
 import httpx
 import pytest
 
+from knapcache.features.swap import frame
 from tests.features.swap.two_models import CHEAPER, ROUTE, SwapClient, TwoModels, new_question, swapping
 from tests.support.proxy_process import ADMIN_TOKEN, ProxyProcess
 from tests.support.timing import wait_until
@@ -134,3 +135,30 @@ def test_two_processes_that_append_count_every_label_once(tmp_path: Path) -> Non
         made = sum(model == CHEAPER for model, _ in upstream.answered)
         for client in (first, second):
             wait_until(partial(has_labels, client, made))
+
+
+def second_turn(question: str) -> list[dict[str, str]]:
+    """Return the messages of the second turn of a conversation."""
+    texts = ("user", question), ("assistant", "right"), ("user", new_question())
+    return [{"role": role, "content": text} for role, text in texts]
+
+
+def test_a_conversation_keeps_its_model_in_every_process_and_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frame, "AUDIT", 0.0)
+    with TwoModels() as upstream, swapping(tmp_path, upstream) as first:
+        with swapping(tmp_path, upstream) as second:
+            begun = new_question()
+            assert not second.ask(begun).swapped
+            first.learn()
+            wait_until(lambda: second.state() == "certified")
+            swapped = new_question()
+            assert first.ask(swapped).swapped
+            for client in (first, second):
+                assert client.ask(messages=second_turn(swapped)).swapped
+                assert not client.ask(messages=second_turn(begun)).swapped, "the asked model has begun it"
+        with swapping(tmp_path, upstream) as restarted:
+            wait_until(lambda: restarted.state() == "certified")
+            assert restarted.ask(messages=second_turn(swapped)).swapped
+            assert not restarted.ask(messages=second_turn(begun)).swapped

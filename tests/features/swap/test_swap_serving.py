@@ -103,15 +103,8 @@ def test_a_swapped_answer_is_an_entry_of_its_own(certified: SwapClient) -> None:
         {"logprobs": True},
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,x"}}]}]},
         {"model": "gpt-4.1"},
-        {
-            "messages": [
-                {"role": "user", "content": "What is number 1"},
-                {"role": "assistant", "content": "right 1"},
-                {"role": "user", "content": "And number 2"},
-            ]
-        },
     ],
-    ids=["tools", "n", "logprobs", "image", "other model", "conversation"],
+    ids=["tools", "n", "logprobs", "image", "other model"],
 )
 def test_requests_that_are_never_swapped(fields: dict[str, Any], certified: SwapClient) -> None:
     upstream, model = certified.upstream, fields.get("model", ASKED)
@@ -223,6 +216,10 @@ def ask_escalated(client: SwapClient, stream: bool = False) -> list[str]:
     return questions
 
 
+def paid_for(client: SwapClient, model: str) -> dict[str, Any]:
+    return next(row for row in client.running.admin("/summary")["models"] if row["name"] == model)
+
+
 def entries_of(client: SwapClient, model: str) -> int:
     return int(client.running.admin(f"/entries?model={model}")["total"])
 
@@ -255,10 +252,40 @@ def test_an_answer_that_fails_a_check_is_replaced_before_the_caller_sees_it(tmp_
         client.learn()
         assert any(client.ask(stream=stream).swapped for _ in range(10))
         client.upstream.refuses = True
+        before = paid_for(client, CHEAPER)
         questions = ask_escalated(client, stream)
+        wait_until(lambda: paid_for(client, CHEAPER)["priced"] == before["priced"] + 10, "the payment of each answer")
+        after = paid_for(client, CHEAPER)
+        assert after["usd_spent"] > before["usd_spent"]
+        assert after["seconds_spent"] < before["seconds_spent"] + 5.0, "how long they took is not known"
         assert client.running.admin("/summary")["health"]["upstreams"][0]["state"] == "ok"
         client.upstream.refuses = False
         check_stored_as_asked(client, questions)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("bound", "swaps"), [("logprob:-0.3", True), ("logprob:-0.2", False)])
+def test_an_answer_with_a_low_mean_log_probability_is_replaced(
+    tmp_path: Path, bound: str, swaps: bool, stream: bool
+) -> None:
+    """The provider gives each token a log probability of −0.25."""
+    with swapping(tmp_path, route_fields={"swap_escalate": [bound]}) as client:
+        client.learn()
+        replies = [client.ask(stream=stream) for _ in range(10)]
+        assert any(reply.swapped for reply in replies) is swaps
+        assert all(reply.text.startswith("right") for reply in replies)
+        asked = {(call.body["model"], call.body.get("logprobs")) for call in client.upstream.calls}
+        assert asked == {(ASKED, None), (CHEAPER, True)}
+
+
+def test_a_cheaper_model_that_knows_no_log_probabilities_gets_the_request_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("knapcache.testing.upstream.ERROR_STATUSES", ("400",))
+    with swapping(tmp_path, route_fields={"swap_escalate": ["logprob:-0.3"]}) as client:
+        client.learn()
+        client.upstream.failing, client.upstream.fault = CHEAPER, "no-logprobs"
+        assert any(client.ask().swapped for _ in range(10))
 
 
 def test_requests_that_wait_for_a_cheaper_model_that_fails_get_the_asked_one(tmp_path: Path) -> None:

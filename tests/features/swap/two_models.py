@@ -39,14 +39,18 @@ class TwoModels(FakeUpstream):
         self.unsure = False
         """The asked model gives another answer each time."""
         self.failing, self.fault = "", "500"
-        """A model whose calls have this fault."""
+        """A model whose calls have this fault; `no-logprobs`: status 400 for requests for log probabilities."""
         self.answered: list[tuple[str, str]] = []
         """Model and question of every request but those to the judge."""
         self.answer = self.answer_by_model
 
     def record_call(self, call: UpstreamCall) -> tuple[int, str]:
         number, fault = super().record_call(call)
-        return number, self.fault if self.failing and call.body["model"] == self.failing else fault
+        if self.failing and call.body["model"] == self.failing:
+            fault = self.fault
+        if fault == "no-logprobs":
+            fault = "400" if call.body.get("logprobs") else ""
+        return number, fault
 
     def answer_by_model(self, body: dict[str, Any]) -> str:
         model, text = body["model"], last_text(body)

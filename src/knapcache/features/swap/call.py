@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from knapcache.cache import Answer
 from knapcache.exchange.exchange import Exchange
-from knapcache.features.swap.checks import failed_check
+from knapcache.features.swap.checks import asks_logprobs, failed_check
 from knapcache.features.swap.event import SwapEvent
 from knapcache.features.swap.labelling import Labeller
 from knapcache.features.swap.request import REFUSAL_HEADER, SwapRequest, read_request
@@ -16,7 +18,24 @@ from knapcache.price.meter import Bill
 from knapcache.proxy.features import ProxyContext
 from knapcache.proxy.hooks import BodyEditor, CallContext, CallHooks, Substitute
 from knapcache.proxy.upstream import Pairs
+from knapcache.proxy.upstream.upstream import Upstream
 from knapcache.wire.base import CompleteAnswer
+
+
+class LogprobEditor:
+    """Asks for log probabilities. A model that refuses the option gets the request without it."""
+
+    refusable = True
+
+    def __init__(self, body: Mapping[str, Any]) -> None:
+        self._body = body
+
+    async def mark(self) -> Mapping[str, Any]:
+        """Return the changed body."""
+        return {**self._body, "logprobs": True}
+
+    def answered(self, status: int, *, marked: bool) -> None:
+        """Do nothing."""
 
 
 class SwapCall(CallHooks):
@@ -37,6 +56,7 @@ class SwapCall(CallHooks):
         self._usd_saved = 0.0
         self._failed_check = ""
         self.checks = bool(route.settings.swap_escalate)
+        self.edits = asks_logprobs(route.settings.swap_escalate, call.exchange.endpoint)
 
     async def substitute(self) -> Substitute | None:
         """Return the cheaper model if it answers this request."""
@@ -53,23 +73,30 @@ class SwapCall(CallHooks):
             self._decision = SwapDecision("excluded", reason=request)
             return None
         decision = self._tier.decide(self._route, call.tenant, exchange.endpoint, call.model, request)
-        if decision.kind == "swap" and await self._is_stored(exchange):
-            decision = SwapDecision("asked", decision.frame, "stored")
+        if decision.kind == "swap" and (stored := await self._asked_answer(exchange, request)):
+            decision = SwapDecision("asked", decision.frame, stored)
         self._decision = decision
-        if decision.kind != "swap":
-            return None
-        self._tier.keep_conversation(decision.frame, request.conversation)
-        return Substitute(self._route.model, self._route.upstream)
+        return Substitute(self._route.model, self._route.upstream) if decision.kind == "swap" else None
 
-    async def _is_stored(self, exchange: Exchange) -> bool:
-        """Return whether there is an answer of the asked model."""
+    async def _asked_answer(self, exchange: Exchange, request: SwapRequest) -> str:
+        """Return which stored answer of the asked model decides that it answers this request, too; empty: none."""
         cache = self._context.cache
 
-        def look() -> bool:
-            keyed = cache.keyed_request(exchange.endpoint, exchange.body, **exchange.key_args)
+        def is_stored(body: dict[str, Any]) -> bool:
+            keyed = cache.keyed_request(exchange.endpoint, body, **exchange.key_args)
             return keyed is not None and cache.similar.entry(keyed.key.digest) is not None
 
+        def look() -> str:
+            if is_stored(exchange.body):
+                return "stored"
+            return "conversation" if request.opening is not None and is_stored(request.opening) else ""
+
         return await self._context.body_pool.call(look)
+
+    def editor(self, upstream: Upstream, model: str) -> BodyEditor | None:
+        """Return what asks the cheaper model for log probabilities, if a check needs them."""
+        swapped = self._decision.kind == "swap" and upstream is self._route.upstream and model == self._route.model
+        return LogprobEditor(self._exchange.body) if swapped else None
 
     def accepts(self, answer: CompleteAnswer | None) -> bool:
         """Return whether no check sends the request on to the asked model. The answer was paid for in any case."""

@@ -14,11 +14,14 @@ are drawn at random from the requests that would be swapped.
     certified    the model answers; audits go on. The alarm ends it: learning, from no labels
     hopeless     opposite evidence, the mean of Π (1 + λ/(1 + δ) (z − δ)), reaches HOPELESS: no label is paid for
 
-The alarm is opposite evidence, too. Each of its products starts again from 1 whenever it falls below, so that a long
-good past does not delay it. bench/swap.py measures how soon a drop is noticed, and how often an alarm is false.
+The alarm is opposite evidence, too, against a loss halfway between the mean of the labels, or 0 if that is more, and δ:
+a rise shows earlier against the frame's own mean than against δ. Each of its products starts again from 1 whenever it
+falls below, so that a long good past does not delay it. bench/swap.py measures how soon a rise is noticed, and how
+often an alarm is false. Rejected: the sum of such products over all starts (Shiryaev and Roberts), which with equally
+many false alarms is hardly earlier.
 
-The k-th certificate of a frame is tested at α_k = 6 α / (π² k²). Their sum is α: the probability that a frame is ever
-certified wrongly is at most α, however often it is certified again.
+The first certificate of a frame is tested at α_1 = FIRST α, the k-th at α_k = (1 − FIRST) 6 α / (π² (k − 1)²). Their
+sum is α: the probability that a frame is ever certified wrongly is at most α, however often it is certified again.
 """
 
 from __future__ import annotations
@@ -33,12 +36,16 @@ State = Literal["learning", "certified", "hopeless"]
 
 ALPHA = 0.05
 """Probability with which any certificate of a frame may be wrong."""
+FIRST = 0.8
+"""Share of it for the first certificate: most frames need no other."""
 HOPELESS = 20.0
 """Opposite evidence that ends the search for a certificate."""
-ALARM_BETS = (0.1, 0.2, 0.35, 0.5)
-ALARM = 10.0
+ALARM_BETS = (0.2, 0.4)
+ALARM = 20.0
 """Opposite evidence that ends a certificate."""
-BETS = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.9)
+BETS = (0.05, 0.12, 0.3, 0.7)
+"""A product grows fastest with the bet (δ − mean loss) ÷ variance of the labels. More bets would lessen each one's
+share of E."""
 UNIT = 100
 """Labels are rounded up to 1/UNIT, to the disadvantage of the cheaper model."""
 LOG_CAP = math.log(1e6)
@@ -54,7 +61,6 @@ class LossCertificate:
         self.loss, self._alpha = loss, alpha
         # No factor of the opposite evidence may reach 0, also if z = −1.
         self._bets_against = [bet / (1.0 + loss) for bet in BETS]
-        self._alarm_bets = [bet / (1.0 + loss) for bet in ALARM_BETS]
         self.state: State = "learning"
         self.tries = 1
         """How often the frame has begun to learn, k."""
@@ -75,8 +81,10 @@ class LossCertificate:
         step = self.loss - units / UNIT
         self._for = [min(LOG_CAP, log + math.log1p(bet * step)) for log, bet in zip(self._for, BETS, strict=True)]
         if self.state == "certified":
+            halfway = (min(self.loss, max(0.0, self.mean_loss)) + self.loss) / 2.0
+            risen = (units / UNIT - halfway) / (1.0 + self.loss)  # above −1
             self._alarm = [
-                max(0.0, log) + math.log1p(-bet * step) for log, bet in zip(self._alarm, self._alarm_bets, strict=True)
+                max(0.0, log) + math.log1p(bet * risen) for log, bet in zip(self._alarm, ALARM_BETS, strict=True)
             ]
             if mean_exp(self._alarm) >= ALARM:
                 self.state, self.tries = "learning", self.tries + 1
@@ -93,7 +101,9 @@ class LossCertificate:
     @property
     def needed(self) -> float:
         """The evidence that certifies: 1/α_k."""
-        return (math.pi * self.tries) ** 2 / (6.0 * self._alpha)
+        if self.tries == 1:
+            return 1.0 / (FIRST * self._alpha)
+        return (math.pi * (self.tries - 1)) ** 2 / (6.0 * (1.0 - FIRST) * self._alpha)
 
     @property
     def evidence(self) -> float:

@@ -4,18 +4,21 @@ empty     there is no text
 length    the answer was cut off at a limit of tokens
 refusal   the provider says so, or the text begins with a refusal
 json      the request prescribes JSON, and the answer is none, or does not fit the schema (json_schema.py)
+logprob   the mean log probability of its tokens is below a bound. The proxy asks the cheaper model for it, in chats; an
+          answer without it passes
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
 from knapcache.errors import Incomplete
 from knapcache.features.swap.json_schema import fits
+from knapcache.features.swap.settings import is_logprob, least_logprob
 from knapcache.model import Endpoint
 from knapcache.wire.answer_text import answer_text
 from knapcache.wire.base import CompleteAnswer, read_object
@@ -31,8 +34,13 @@ _REFUSAL = re.compile(
 )
 
 
+def asks_logprobs(names: tuple[str, ...], endpoint: Endpoint) -> bool:
+    """Return whether the cheaper model is asked for log probabilities."""
+    return endpoint is Endpoint.CHAT and least_logprob(names) is not None
+
+
 def failed_check(
-    names: Sequence[str], endpoint: Endpoint, request: Mapping[str, Any], answer: CompleteAnswer | None
+    names: tuple[str, ...], endpoint: Endpoint, request: Mapping[str, Any], answer: CompleteAnswer | None
 ) -> str:
     """Return the first check that an answer fails; empty: none. An answer that is not complete (None) fails any."""
     if answer is None:
@@ -48,7 +56,21 @@ def failed_check(
         "refusal": bool(reasons & REFUSED) or (text is not None and _REFUSAL.match(text) is not None),
         "json": not is_prescribed_json(request, text),
     }
-    return next((name for name in names if failed[name]), "")
+    if (least := least_logprob(names)) is not None and mean_logprob(plain) < least:
+        failed |= {name: True for name in names if is_logprob(name)}
+    return next((name for name in names if failed.get(name)), "")
+
+
+def mean_logprob(answer: Mapping[str, Any]) -> float:
+    """Return the mean log probability of the tokens of a chat's answer; 0 if it has none."""
+    found = [
+        token["logprob"]
+        for choice in objects(answer.get("choices"))
+        if isinstance(choice.get("logprobs"), Mapping)
+        for token in objects(choice["logprobs"].get("content"))
+        if isinstance(token.get("logprob"), int | float)
+    ]
+    return sum(found) / len(found) if found else 0.0
 
 
 def end_reasons(answer: Mapping[str, Any]) -> list[str]:

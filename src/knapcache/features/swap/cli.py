@@ -130,7 +130,7 @@ def execute(args: argparse.Namespace) -> None:
     if args.plot is not None:
         new_figure()  # raises MissingExtra
     plot = OutputFile(Path(args.plot)) if args.plot is not None else None
-    out = OutputFile(Path(args.json)) if args.json not in (None, "-") else None
+    out = options.JsonOutput(args.json)
     with progress_bar() as bar:
         task = bar.add_task(f"reading {args.log.name}", total=None)
         itself: dict[str, SelfComparison] = {}
@@ -153,22 +153,20 @@ def execute(args: argparse.Namespace) -> None:
             compared = itself.get(frame["frame"], SelfComparison())
             frame |= {"asked_twice": compared.asked_twice, "floor": compared.floor}
     text = json.dumps(rows, indent=1, allow_nan=False) + "\n"
+    paths = []
     if plot:
         plot.write(figure_png(rows, simulation.loss))
-    if args.json == "-":
-        print(text, end="")
+        paths.append(plot.path)
+    if out.write(text, paths):
         return
-    if out:  # before the table: stdout may be a closed pipe
-        out.write(text)
     print_text(facts(requests, simulation))
     print_table([columns(row, MODEL_COLUMNS) for row in rows])
     if args.frames or len(rows) == 1:
         for row in rows:
             names = (*FRAME_COLUMNS, *(TWICE_COLUMNS if itself else ()))
             print_table([columns(frame, names) for frame in row["frames"]], title=row["model"])
-    for written in (out, plot):
-        if written:
-            print(written.path)
+    for path in paths:
+        print(path)
 
 
 def secret_of(log: Path, secret_file: Path | None) -> bytes | None:

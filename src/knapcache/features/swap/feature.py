@@ -13,6 +13,7 @@ from knapcache.features.swap.call import SwapCall
 from knapcache.features.swap.event import LabelNote, SwapEvent
 from knapcache.features.swap.labelling import Labeller
 from knapcache.features.swap.log import Labels, RedisLabels, SqliteLabels
+from knapcache.features.swap.prices import MissPrices
 from knapcache.features.swap.tier import SwapTier
 from knapcache.features.swap.totals import SwapCounts, SwapTotals, collect_swap
 from knapcache.proxy.admin_routes import AdminServices, Route, SummaryField
@@ -37,6 +38,7 @@ class SwapFeature(Feature):
         super().__init__(context)
         self.tier = SwapTier(context, self._open_labels)
         self.labeller = Labeller(context, self.tier)
+        self.prices = MissPrices(context.cache, self.tier)
         self._counts = SwapCounts()
         """Of all processes, in the owner process."""
 
@@ -50,6 +52,7 @@ class SwapFeature(Feature):
 
     def start(self) -> None:
         self.run(self.tier.run())
+        self.run(self.prices.run())
 
     def become_owner(self, pipeline: EventPipeline) -> None:
         pipeline.add_consumer(self._counts)
@@ -79,5 +82,6 @@ class SwapFeature(Feature):
         return [SummaryField("swap", bool, "Whether a route tries a cheaper model: see GET /swap.", lambda: True)]
 
     async def close(self) -> None:
+        self.prices.close()
         await self.labeller.close()
         await self.tier.close()

@@ -33,6 +33,8 @@ class LiveFrame:
 
     def __init__(self, tenant: str, route: SwapRouteSettings, model: str) -> None:
         self.tenant, self.route, self.model = tenant, route.name, model
+        self.namespace = ""
+        """Of its entries; empty: no label has named it yet."""
         self.decision = Frame(route.swap_loss, route.swap_budget)
         self.unlogged = 0.0
         """Cost of the asked model that this process has counted since its last label."""
@@ -51,6 +53,7 @@ class LiveFrame:
         """Add a label. own: of this process, which has counted its `asked_cost` before."""
         if not own:
             self.decision.count(record.asked_cost)
+        self.namespace = record.namespace or self.namespace
         self._asked += record.asked_answer
         self._cheaper += record.cheaper_answer
         self.rungs[record.rung] = self.rungs.get(record.rung, 0) + 1

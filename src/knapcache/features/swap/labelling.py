@@ -16,12 +16,14 @@ import os
 import random
 import time
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from knapcache.cache import Answer
+from knapcache.cache.values import EMPTY
 from knapcache.errors import Incomplete, UpstreamFailed
 from knapcache.exchange.exchange import Exchange
-from knapcache.features.swap.checks import failed_check
+from knapcache.features.swap.checks import asks_logprobs, failed_check
 from knapcache.features.swap.event import LabelNote
 from knapcache.features.swap.judge import LOSS, MAX_SENT, TIE, Rung, are_equal, judge_data, read_verdict
 from knapcache.features.swap.log import SwapLabel
@@ -81,7 +83,8 @@ class Labeller:
     ) -> None:
         tenant, model = call.tenant, route.asked_model or call.model
         twice = self._asks_twice(frame)  # before any answer is known
-        cheaper = await self._answer(route.upstream, route.model, exchange, tenant)
+        asks = {"logprobs": True} if asks_logprobs(route.settings.swap_escalate, exchange.endpoint) else {}
+        cheaper = await self._answer(route.upstream, route.model, exchange, tenant, asks)
         bill = None if cheaper is None else cheaper.bill
         cost, usd = (0.0, 0.0) if bill is None else (bill.cost, bill.usd or 0.0)
         if cheaper is not None and self._fails_a_check(route, exchange, cheaper):
@@ -115,6 +118,7 @@ class Labeller:
             source=source,
             time=time.time(),
             again=again,
+            namespace=exchange.namespace or "",
         )
         await self._tier.append(record)
         note = LabelNote(frame[:16], verdict.z, verdict.rung, paid_usd)
@@ -129,10 +133,12 @@ class Labeller:
         names = route.settings.swap_escalate
         return bool(names and failed_check(names, exchange.endpoint, exchange.body, cheaper.answer))
 
-    async def _answer(self, upstream: Upstream, model: str, exchange: Exchange, tenant: str) -> OwnAnswer | None:
-        """Return the answer of a model; None if it has none."""
+    async def _answer(
+        self, upstream: Upstream, model: str, exchange: Exchange, tenant: str, fields: Mapping[str, Any] = EMPTY
+    ) -> OwnAnswer | None:
+        """Return the answer of a model; None if it has none. fields: of the request, beside its own."""
         body: dict[str, Any] = {name: value for name, value in exchange.body.items() if name not in NOT_COPIED}
-        body["model"] = model
+        body |= {"model": model, **fields}
         try:
             async with asyncio.timeout(TIMEOUT):
                 found = await own_call(upstream, exchange.endpoint, model, to_json(body), self._context.meter)

@@ -79,6 +79,8 @@ class SwapLabel(NamedTuple):
     time: float
     again: float | None = None
     """The label of a second answer of the asked model, against its first one; None: it was asked once."""
+    namespace: str = ""
+    """Of the entries of the tenant."""
 
 
 class LabelPosition(NamedTuple):

@@ -2,7 +2,8 @@
 
 Never swapped: embeddings, requests with tools, images, audio or files, several answers, log probabilities, and answers
 of a caller who sends `x-knapcache-swap: off`. A later turn of a conversation is answered by the model of its first
-turn: another model would lose the provider's prompt cache, and the caller would notice the change.
+turn: another model would lose the provider's prompt cache, and the caller would notice the change. That model is known
+from the store, which all processes share: the asked model, if its answer to the first turn is stored.
 """
 
 from __future__ import annotations
@@ -28,9 +29,8 @@ class SwapRequest(NamedTuple):
 
     frame: bytes
     """Digest of what requests of one kind have in common: system prompt and prescribed form of the answer."""
-    conversation: bytes
-    """Digest of the first turn, and of all that comes before it."""
-    first_turn: bool
+    opening: dict[str, Any] | None
+    """The body of the first turn of the conversation; None: the request is that turn."""
 
 
 def read_request(endpoint: Endpoint, body: Mapping[str, Any]) -> SwapRequest | str:
@@ -57,16 +57,18 @@ def read_request(endpoint: Endpoint, body: Mapping[str, Any]) -> SwapRequest | s
     system = [body.get("system"), body.get("instructions")]
     system += [message for message in messages if message.get("role") in SYSTEM_ROLES]
     form = [body.get(name) for name in FORMAT_FIELDS]
-    frame = digest((system, form))
-    return SwapRequest(frame, digest((frame.hex(), messages[: first + 1])), len(turns) == 1)
+    opening = None if len(turns) == 1 else {**body, messages_field(endpoint): messages[: first + 1]}
+    return SwapRequest(digest((system, form)), opening)
+
+
+def messages_field(endpoint: Endpoint) -> str:
+    """Return the field of a request that has its messages."""
+    return {Endpoint.COMPLETIONS: "prompt", Endpoint.RESPONSES: "input"}.get(endpoint, "messages")
 
 
 def messages_of(endpoint: Endpoint, body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the messages of a request; empty if it has none, or if one is not a message."""
-    if endpoint is Endpoint.COMPLETIONS:
-        prompt = body.get("prompt")
-        return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else []
-    found = body.get("input" if endpoint is Endpoint.RESPONSES else "messages")
+    found = body.get(messages_field(endpoint))
     if isinstance(found, str):
         return [{"role": "user", "content": found}]
     if not isinstance(found, list) or not all(isinstance(each, Mapping) for each in found):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -11,14 +12,29 @@ from knapcache.proxy.settings.parts import RoutePart
 from knapcache.proxy.settings.value_types import ModelName, NameList
 
 CHECKS = ("empty", "length", "refusal", "json")
-"""Checks of answers (checks.py)."""
+LOGPROB = "logprob:"
+"""Checks of answers (checks.py): names, and this one with a number."""
 SwapMode = Literal["off", "shadow", "on"]
 
 
 def check_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    if not set(names) <= set(CHECKS):
-        raise InvalidInput(f"must be of {', '.join(CHECKS)}")
+    bounds = [name for name in names if name not in CHECKS]
+    if len(bounds) > 1 or not all(map(is_logprob, bounds)):
+        raise InvalidInput(f"must be of {', '.join(CHECKS)}, and one number below 0 such as {LOGPROB}-0.5")
     return names
+
+
+def is_logprob(name: str) -> bool:
+    """Return whether a check is a bound of the mean log probability."""
+    try:
+        return name.startswith(LOGPROB) and -math.inf < float(name.removeprefix(LOGPROB)) < 0.0
+    except ValueError:
+        return False
+
+
+def least_logprob(names: tuple[str, ...]) -> float | None:
+    """Return the least mean log probability that checks accept; None: they do not ask for it."""
+    return next((float(name.removeprefix(LOGPROB)) for name in names if is_logprob(name)), None)
 
 
 class SwapRouteSettings(RoutePart):
@@ -46,7 +62,7 @@ class SwapRouteSettings(RoutePart):
     swap_escalate: Annotated[NameList, AfterValidator(check_names)] = Field(
         (),
         description="answers of the cheaper model that are replaced by one of the asked model: empty, length, refusal, "
-        "json; streams then wait for the whole answer",
+        "json, and logprob:-0.5 for a mean log probability below that; streams then wait for the whole answer",
     )
 
     @model_validator(mode="after")

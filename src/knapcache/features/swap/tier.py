@@ -12,10 +12,11 @@ import logging
 import random
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from knapcache.errors import InvalidInput, StoreError
 from knapcache.features.swap.event import SwapKind
+from knapcache.features.swap.frame import Choice
 from knapcache.features.swap.frames import Frames
 from knapcache.features.swap.judge import INSTRUCTIONS
 from knapcache.features.swap.log import MAX_LABELS, LabelPosition, Labels, SwapLabel
@@ -31,8 +32,6 @@ from knapcache.threads import DeadlinePool
 
 log = logging.getLogger("knapcache.serve")
 
-K = TypeVar("K")
-MAX_CONVERSATIONS = 10_000
 READ_SECONDS = 1.0
 """How soon a label of another process counts."""
 
@@ -103,8 +102,6 @@ class SwapTier:
         """Ids of labels that this process has appended and not read back."""
         self._read_ids: dict[str, None] = {}
         """Ids of the labels that were read, the oldest first: a copy of a record is no second label."""
-        self._conversations: dict[tuple[str, bytes], None] = {}
-        """Conversations whose first turn the cheaper model has answered, the oldest first."""
         self._reading = asyncio.Lock()
         self.notifies = False
         """Whether this process reports changes of state: one of all processes does."""
@@ -152,7 +149,9 @@ class SwapTier:
         self._own.discard(record.id)
         if record.id in self._read_ids:
             return
-        keep_newest(self._read_ids, record.id, MAX_LABELS)
+        self._read_ids[record.id] = None
+        if len(self._read_ids) > MAX_LABELS:
+            del self._read_ids[next(iter(self._read_ids))]
         route = self.routes.get(record.route)
         if route is None or (record.swap_model, record.judge, record.checks) != route.labelled_by:
             return  # of earlier settings
@@ -185,39 +184,26 @@ class SwapTier:
     def decide(
         self, route: SwapRoute, tenant: str, endpoint: Endpoint, model: str, request: SwapRequest
     ) -> SwapDecision:
-        """Return what to do with a request."""
+        """Return what to do with a request, if no answer of the asked model to it or to its first turn is stored."""
         name = frame_name(route, tenant, endpoint, model, request.frame)
         if self.failure:
             return SwapDecision("asked", name, self.failure)
         frame = self.frames.for_request(name, tenant, route.settings, model)
         if frame is None:
             return SwapDecision("asked", reason="too many frames")
-        if not request.first_turn:
-            swapped = (name, request.conversation) in self._conversations
-            certified = frame.certified and route.settings.swap == "on"
-            return SwapDecision("swap", name) if swapped and certified else SwapDecision("asked", name, "conversation")
-        choice = frame.decision.choose(random.random())
+        if request.opening is not None:  # no label: the earlier answers are those of one of the models
+            choice: Choice = "swap" if frame.certified else "asked"
+        else:
+            choice = frame.decision.choose(random.random())
         if choice == "swap" and route.settings.swap != "on":
             return SwapDecision("asked", name, "shadow")
         return SwapDecision(choice, name)
-
-    def keep_conversation(self, frame: str, conversation: bytes) -> None:
-        """Remember that the cheaper model answers a conversation."""
-        keep_newest(self._conversations, (frame, conversation), MAX_CONVERSATIONS)
 
     async def close(self) -> None:
         """Release the log."""
         if self._labels is not None:
             await self._pool.call(self._labels.close)
         self._pool.close()
-
-
-def keep_newest(kept: dict[K, None], key: K, limit: int) -> None:
-    """Add a key as the newest one. Beyond the limit, the oldest is removed."""
-    kept.pop(key, None)
-    kept[key] = None
-    if len(kept) > limit:
-        del kept[next(iter(kept))]
 
 
 def frame_name(route: SwapRoute, tenant: str, endpoint: Endpoint, model: str, frame: bytes) -> str:

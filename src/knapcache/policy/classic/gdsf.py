@@ -63,6 +63,15 @@ def admit(head: Records, rows: Records, i: int, size: int, cost: float) -> None:
             evict(head, rows, victim)
 
 
+@inlined
+def reprice(head: Records, rows: Records, i: int, cost: float) -> None:
+    before = priority_of(head, rows, i)
+    rows[i].paid = rows[i].misses * cost
+    heap_remove(head, rows, i)
+    rows[i].priority += priority_of(head, rows, i) - before  # with the L of its last request
+    heap_add(head, rows, i)
+
+
 class GDSF(HeapPolicy):
     """GreedyDual-Size with Frequency."""
 
@@ -76,6 +85,7 @@ class GDSF(HeapPolicy):
     ]
     row_fields: ClassVar = [*HeapPolicy.row_fields, ("requests", "i4"), ("misses", "i4"), ("paid", "f8")]
     arrive_kernel = arrive
+    reprice_kernel = reprice
     settle_kernel = make_settle(admit, heap_release)
 
     def __init__(
