@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from knapcache.features.semantic.audits import AUDIT_RATE, AUDIT_START
 from knapcache.features.semantic.certificate import LEVELS
 from knapcache.features.semantic.learner import (
-    AUDIT_RATE,
-    AUDIT_START,
     PRINCIPAL_LABELS,
+    PRINCIPAL_WINDOW,
     RECOVERY_LABELS,
     Candidate,
     Label,
@@ -75,15 +75,26 @@ def test_audits_rise_with_what_is_at_stake_and_after_a_wrong_label() -> None:
     for _ in range(11):
         rates.append(learner.audit_rate(found))
         learner.count_served(found)
-    assert rates[0] == pytest.approx(AUDIT_RATE * AUDIT_START, rel=0.05)
+    assert AUDIT_RATE * AUDIT_START < rates[0] < 2 * AUDIT_RATE * AUDIT_START
     assert rates == sorted(rates)
     assert rates[10] == pytest.approx(rates[0] * 1.25 / 0.75, rel=0.1)
     assert learner.audit_rate(found, surprise=100.0) > 0.99
     assert (learner.audit_rate(found, base=0.0), learner.audit_rate(found, base=1.0)) == (0.0, 1.0)
     learner.add(found.label(False, "audit"))
-    assert learner.audit_rate(found) == rates[0], "a label ends what is at stake"
+    assert learner.audit_rate(found) == pytest.approx(rates[0], rel=0.05), "a label ends what is at stake"
     learner.add(match(learner, SAME._replace(key=b"other")).label(True, "shadow"))
     assert learner.audit_rate(found) > 5 * rates[0], "labels of the shadow raise audits, too"
+
+
+def test_audits_are_half_as_many_where_the_shadow_has_labels() -> None:
+    learner = certified(SemanticLearner(), 589)
+    found = match(learner, SAME)
+    first = learner.audit_rate(found)
+    assert first == pytest.approx(2 * AUDIT_RATE * AUDIT_START, rel=0.1)
+    for k in range(1000):
+        learner.add(found._replace(key=b"%d" % k).label(False, "shadow"))
+    assert learner.audit_rate(found) == pytest.approx(AUDIT_RATE * AUDIT_START, rel=0.05)
+    assert learner.audit_rate(found) < 0.6 * first
 
 
 def test_a_difference_that_no_label_has_judged_is_not_served() -> None:
@@ -137,6 +148,26 @@ def test_of_several_principals_none_has_more_than_half_of_the_labels() -> None:
         learner.add(label._replace(principal="flood" if k % 10 else "other"))
     labels = learner.certificate.report()[0].labels
     assert labels == pytest.approx(600, abs=PRINCIPAL_LABELS), "as many of the flood as of the other"
+
+
+def test_a_caller_that_asks_no_more_and_feedback_do_not_hold_back_the_labels_of_another() -> None:
+    learner = SemanticLearner(0.05)
+    found = match(learner, SAME)
+    label = Label(b"a", found.features, found.score, LEVELS[0], False, "shadow", principal="one")
+
+    def counted(labels: int) -> int:
+        before = learner.certificate.report()[0].labels
+        for k in range(labels):
+            learner.add(label._replace(key=b"%d" % k))
+        return learner.certificate.report()[0].labels - before
+
+    assert counted(200) == 200
+    learner.add(learner.feedback(b"a", found.features, LEVELS[0], 0.0))
+    assert counted(50) == 50
+    learner.add(label._replace(principal="two"))
+    assert counted(50) == 0
+    counted(PRINCIPAL_WINDOW)
+    assert counted(50) == 50
 
 
 def test_an_entry_whose_last_label_is_wrong_is_not_served() -> None:

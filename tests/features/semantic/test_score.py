@@ -8,7 +8,8 @@ import knapcache.features.semantic.score as score_module
 from knapcache.errors import InvalidInput
 from knapcache.features.semantic.differences import FEATURES, WordCounts, features, split_ids, word_id
 from knapcache.features.semantic.score import Score, WordRisks, fit
-from knapcache.features.semantic.words import read_words, stem
+from knapcache.features.semantic.word_facts import stem
+from knapcache.features.semantic.words import read_words
 
 
 def test_features_are_finite_and_symmetric_up_to_the_one_sided_ones() -> None:
@@ -62,7 +63,8 @@ def test_a_word_in_many_questions_is_less_rare() -> None:
     for _ in range(20):
         counts.add(read_words("cook rice"))
     counts.add(read_words("cook oats"))
-    assert counts.rarity("rice") < counts.rarity(stem("oats")) < counts.rarity("barley")
+    rice, oats, barley = counts.rarities(["rice", stem("oats"), "barley"])
+    assert rice < oats < barley
 
 
 def test_the_score_learns_from_labels_and_is_deterministic() -> None:
@@ -119,4 +121,5 @@ def test_word_counts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for at in range(300):
         counts.add(read_words(f"frequent q{at}x"))
         counts.check()
-    assert counts.rarity(stem("frequent")) < 0.25 < counts.rarity("q7x")
+    frequent, rare = counts.rarities([stem("frequent"), "q7x"])
+    assert frequent < 0.25 < rare

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from knapcache.features.semantic.words import read_words, stem
+from knapcache.features.semantic.word_facts import stem
+from knapcache.features.semantic.words import read_words
 
 
 def values(text: str) -> list[float]:

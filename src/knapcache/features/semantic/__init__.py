@@ -9,5 +9,6 @@ learner.py       all of it, for the proxy and the lab
 judge.py         whether two answers say the same: the labels
 embedding.py, index.py    vectors of questions, and the nearest ones
 
-In the proxy: call.py (one request), tier.py (the thread), matcher.py (index, learners and log), judging.py (labels).
+In the proxy: call.py (one request), tier.py (the thread), matcher.py (matches), shared_state.py (index,
+learners and log), judging.py (labels).
 """

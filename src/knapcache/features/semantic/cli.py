@@ -11,13 +11,13 @@ from pathlib import Path
 from knapcache.cli import options
 from knapcache.cli.output import print_table, print_text, progress_bar
 from knapcache.errors import InvalidInput
+from knapcache.features.semantic.audits import AUDIT_RATE
 from knapcache.features.semantic.certificate import Certificate
 from knapcache.features.semantic.embedding import local_embedder
 from knapcache.features.semantic.lab import report
 from knapcache.features.semantic.lab.pairs_report import pairs_report
 from knapcache.features.semantic.lab.read import QuestionFields, read_questions
 from knapcache.features.semantic.lab.replay import comparison_for, embed_questions, exclude_long, replay
-from knapcache.features.semantic.learner import AUDIT_RATE
 from knapcache.lab.figures import new_figure
 from knapcache.lab.files import OutputFile
 
@@ -96,7 +96,7 @@ def execute(args: argparse.Namespace) -> None:
         new_figure()  # raises MissingExtra
     plot = OutputFile(Path(args.plot)) if args.plot is not None else None
     pairs = OutputFile(Path(args.report)) if args.report is not None else None
-    out = OutputFile(Path(args.json)) if args.json not in (None, "-") else None
+    out = options.JsonOutput(args.json)
     left_out = Counter[str]()
     with progress_bar() as bar:
         task = bar.add_task(f"reading {args.log.name}", total=None)
@@ -135,12 +135,8 @@ def execute(args: argparse.Namespace) -> None:
     if pairs:
         pairs.write(pairs_report(found, args.log.name))
         paths.append(pairs.path)
-    if args.json == "-":
-        print(text, end="")
+    if out.write(text, paths):
         return
-    if out:
-        out.write(text)
-        paths.append(out.path)
     print_text(*report.facts(result, found))
     if found.compared:
         print_table(report.level_rows(result))

@@ -24,7 +24,8 @@ from knapcache.features.semantic.vocabulary import (
     NEGATING_PREFIXES,
     YES_NO_MODALS,
 )
-from knapcache.features.semantic.words import QuestionWords, stem
+from knapcache.features.semantic.word_facts import stem
+from knapcache.features.semantic.words import QuestionWords
 
 FEATURES = (
     "distance",
@@ -78,13 +79,14 @@ def contradiction(asked: QuestionWords, stored: QuestionWords) -> str:
         return "date"
     if asked.negations != stored.negations or _opposed(asked, stored) or _contrasted(asked, stored):
         return "negation"
-    if _modality(asked) != _modality(stored) and "" not in (_modality(asked), _modality(stored)):
+    ours, theirs = _modality(asked), _modality(stored)
+    if ours and theirs and ours != theirs:
         return "modality"
     if not (_quoted_in(asked, stored) and _quoted_in(stored, asked)):
         return "quotation"
     if not (_code_in(asked, stored) and _code_in(stored, asked)):
         return "code"
-    if not (asked.names <= stored.all_stems and stored.names <= asked.all_stems):
+    if asked.names != stored.names and not (asked.names <= stored.all_stems and stored.names <= asked.all_stems):
         return "name"
     return "order" if _reordered(asked, stored) else ""
 
@@ -105,9 +107,11 @@ def substituted(asked: QuestionWords, stored: QuestionWords) -> tuple[tuple[str,
 
 def _exchanged(ours: tuple[str, ...], theirs: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
     """Return what is between the common beginning and the common end of two sequences; None: nothing on one side."""
-    shorter = min(len(ours), len(theirs))
-    start = next((at for at in range(shorter) if ours[at] != theirs[at]), shorter)
-    end = next((at for at in range(shorter - start) if ours[-1 - at] != theirs[-1 - at]), shorter - start)
+    shorter, start, end = min(len(ours), len(theirs)), 0, 0
+    while start < shorter and ours[start] == theirs[start]:
+        start += 1
+    while end < shorter - start and ours[-1 - end] == theirs[-1 - end]:
+        end += 1
     one, other = ours[start : len(ours) - end], theirs[start : len(theirs) - end]
     return None if not one or not other or {*one} & {*other} else (one, other)
 
@@ -152,6 +156,9 @@ def _contrasted(asked: QuestionWords, stored: QuestionWords) -> bool:
     return any(rest in affixes and affixes[rest] - {affix} for rest, affix in others)
 
 
+_PREFIXES = (*NEGATING_PREFIXES, *itertools.chain.from_iterable(CONTRAST_PREFIXES))
+
+
 @lru_cache(maxsize=20_000)
 def contrast_affixes(word: str) -> tuple[tuple[str, str], ...]:
     """Return the affixes of a word that have opposites, each with the group of opposites and the rest of the word.
@@ -161,12 +168,14 @@ def contrast_affixes(word: str) -> tuple[tuple[str, str], ...]:
     """
     base = stem(word)
     found = [(f"not {base}", "")] if len(base) >= MIN_STEM else []
-    found += [(f"not {rest}", affix) for affix in NEGATING_PREFIXES if (rest := _rest(base, affix))]
-    for number, group in enumerate(CONTRAST_PREFIXES):
-        found += [(f"{number} {rest}", affix) for affix in group if (rest := _rest(base, affix))]
+    if base.startswith(_PREFIXES):
+        found += [(f"not {rest}", affix) for affix in NEGATING_PREFIXES if (rest := _rest(base, affix))]
+        for number, group in enumerate(CONTRAST_PREFIXES):
+            found += [(f"{number} {rest}", affix) for affix in group if (rest := _rest(base, affix))]
     for number, group in enumerate(CONTRAST_SUFFIXES):
-        ends = (affix for affix in group if word.endswith(affix) and len(word) >= len(affix) + MIN_STEM)
-        found += [(f"-{number} {word.removesuffix(affix)}", affix) for affix in ends]
+        if word.endswith(group):
+            ends = (affix for affix in group if word.endswith(affix) and len(word) >= len(affix) + MIN_STEM)
+            found += [(f"-{number} {word.removesuffix(affix)}", affix) for affix in ends]
     return tuple(found)
 
 
@@ -178,6 +187,8 @@ def _rest(word: str, prefix: str) -> str:
 def _opposed(asked: QuestionWords, stored: QuestionWords) -> bool:
     """Whether one text has a side of an antonym pair that the other lacks, and the other has the opposite side."""
     for one, other in ((asked, stored), (stored, asked)):
+        if not one.sides:
+            continue
         held = other.sides | other.weak_sides
         axes = {axis for axis, _ in held}
         if any(side not in held and side[0] in axes for side in one.sides):
@@ -186,12 +197,16 @@ def _opposed(asked: QuestionWords, stored: QuestionWords) -> bool:
 
 
 def _quoted_in(one: QuestionWords, other: QuestionWords) -> bool:
+    if not one.quotations:
+        return True
     text = f" {' '.join(other.words)} "
     return all(f" {quotation} " in text for quotation in one.quotations)
 
 
 def _code_in(one: QuestionWords, other: QuestionWords) -> bool:
     """Whether the other text has all identifiers. A qualified one may be written as its parts."""
+    if not one.code:
+        return True
     words = {part for word in other.words for part in (word, *word.split("."))}
     return all(each in words or words.issuperset(each.split(".")) for each in one.code)
 
@@ -201,6 +216,8 @@ def _reordered(asked: QuestionWords, stored: QuestionWords) -> bool:
     if len(asked.words) == len(stored.words) and sorted(asked.words) == sorted(stored.words):
         fixed = [[word for word in question.words if word not in MOVABLE] for question in (asked, stored)]
         return fixed[0] != fixed[1]
+    if not (asked.roles and (stored.roles or stored.goals)) and not (stored.roles and asked.goals):
+        return False
     for one, other in ((asked, stored), (stored, asked)):
         origins = {word for role, word in one.roles if role == "from"}
         if origins & other.goals and not origins & {word for role, word in other.roles if role == "from"}:
@@ -228,10 +245,11 @@ class WordCounts:
             self._questions //= 2
             self._counts = {word: count // 2 for word, count in counts.items() if count > 1}
 
-    def rarity(self, word: str) -> float:
+    def rarities(self, words: Iterable[str]) -> list[float]:
         """Return between 0 (in every question) and 1 (in none): ln((n + 50)/(count + 1)) / ln(n + 50), n questions."""
-        size = self._questions + 50
-        return math.log(size / (min(self._counts.get(word, 0), self._questions) + 1)) / math.log(size)
+        questions, count_of = self._questions, self._counts.get
+        size, most = questions + 50, math.log(questions + 50)
+        return [math.log(size / (min(count_of(word, 0), questions) + 1)) / most for word in words]
 
     def check(self) -> None:
         """Raise CorruptState if the counts are out of bounds."""
@@ -245,8 +263,7 @@ def features(asked: QuestionWords, stored: QuestionWords, cosine: float, counts:
     """Return the numbers named in FEATURES for a pair of questions, and then the ids of their words."""
     ours, theirs = asked.stem_set, stored.stem_set
     ours_only, theirs_only = ours - theirs, theirs - ours
-    rare_ours = [counts.rarity(word) for word in sorted(ours_only)]
-    rare_theirs = [counts.rarity(word) for word in sorted(theirs_only)]
+    rare_ours, rare_theirs = counts.rarities(sorted(ours_only)), counts.rarities(sorted(theirs_only))
     one, other = {*asked.content}, {*stored.content}
     ids = [word_id(word) for word in sorted(one ^ other)] + [-word_id(word) for word in sorted(one & other)]
     exchanged = substituted(asked, stored)
@@ -298,10 +315,12 @@ def overlap(one: frozenset[str], other: frozenset[str]) -> float:
 
 def _spelling(ours: Iterable[str], theirs: frozenset[str]) -> float:
     """Return the mean, over our words, of the best overlap in letter pairs with one of theirs; 1 if there are none."""
-    best = [max((overlap(_pairs(word), _pairs(other)) for other in theirs), default=0.0) for word in sorted(ours)]
+    others = [_pairs(word) for word in theirs]
+    best = [max([overlap(_pairs(word), other) for other in others], default=0.0) for word in sorted(ours)]
     return sum(best) / len(best) if best else 1.0
 
 
+@lru_cache(maxsize=1000)
 def _pairs(word: str) -> frozenset[str]:
     word = f" {word} "
     return frozenset(word[at : at + 2] for at in range(len(word) - 1))
@@ -311,6 +330,8 @@ def _inversions(ours: tuple[str, ...], theirs: tuple[str, ...]) -> float:
     """Return the share of pairs of common words whose order differs."""
     places = {word: at for at, word in enumerate(theirs)}
     order = [places[word] for word in dict.fromkeys(ours) if word in places]
+    if order == sorted(order):
+        return 0.0
     pairs = len(order) * (len(order) - 1) // 2
     inverted = sum(order[i] > order[j] for j in range(len(order)) for i in range(j))
-    return inverted / pairs if pairs else 0.0
+    return inverted / pairs

@@ -23,6 +23,7 @@ from knapcache.features.semantic.judging import Judge
 from knapcache.features.semantic.log import RedisLog, SemanticLog
 from knapcache.features.semantic.matcher import Matcher
 from knapcache.features.semantic.settings import SemanticSettings
+from knapcache.features.semantic.shared_state import SharedState
 from knapcache.features.semantic.sqlite_log import SqliteLog
 from knapcache.features.semantic.tier import SemanticTier
 from knapcache.features.semantic.totals import ScopeReports, SemanticTotals, collect_semantic
@@ -156,7 +157,8 @@ def open_semantic(context: ProxyContext) -> SemanticCalls:
     def open_matcher(errors: Mapping[str, float]) -> Matcher:
         embedder = open_embedder(settings)
         file = None if folder is None else folder / INDEX_FILE
-        return Matcher(context.cache, embedder, open_log(), errors, settings.semantic_questions, file, encryption)
+        state = SharedState(embedder, open_log(), errors, settings.semantic_questions, file, encryption)
+        return Matcher(context.cache, embedder, state)
 
     def open_log() -> SemanticLog:
         if shared_store is not None:

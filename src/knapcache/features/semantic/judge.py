@@ -27,7 +27,8 @@ from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 from knapcache.features.semantic.differences import contradiction
-from knapcache.features.semantic.words import read_words, stem
+from knapcache.features.semantic.word_facts import stem
+from knapcache.features.semantic.words import read_words
 
 Verdict = Literal["same", "different", "undecided"]
 

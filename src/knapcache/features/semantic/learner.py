@@ -22,12 +22,12 @@ Labels are added in one order everywhere, so all processes that read them decide
 
 from __future__ import annotations
 
-import math
 from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
+from knapcache.features.semantic.audits import AUDIT_RATE, Audits
 from knapcache.features.semantic.certificate import LEVELS, Certificate
 from knapcache.features.semantic.differences import MAX_IDS, WordCounts, contradiction, features, split_ids
 from knapcache.features.semantic.drift import DriftWatch
@@ -39,14 +39,9 @@ from knapcache.units import counted
 CANDIDATES = 6
 """Nearest stored questions that are looked at."""
 MIN_COSINE = 0.6
-AUDIT_RATE = 0.05
-"""Share of the answers that could be served by similarity for which the upstream is asked all the same, about."""
-AUDIT_START, AUDIT_STEP = 0.75, 0.05
-"""The first answer of an entry after a label is an audit with about AUDIT_START of that probability; each further one
-adds AUDIT_STEP of it."""
 RECOVERY_LABELS = 300
 PRINCIPAL_WINDOW, PRINCIPAL_LABELS = 1000, 100
-"""Of the last labels of a scope that counted, one of several principals has half at most, or this many."""
+"""Among the last labels of a scope, those that count of one of several principals are half at most, or this many."""
 OTHER_ERRORS = (0.005, 0.01, 0.02, 0.05, 0.1)
 """Allowed errors for which the report says what would be served."""
 MAX_ENTRIES = 50_000
@@ -139,12 +134,12 @@ class SemanticLearner:
         """Whether a level has been certified since the last restart."""
         self._drift = DriftWatch(error)
         self._principals: OrderedDict[str, DriftWatch] = OrderedDict()
-        self._counted: deque[str] = deque()
-        """Principals of the last labels that counted, at most PRINCIPAL_WINDOW."""
+        self._counted: deque[str | None] = deque()
+        """Principals of the last PRINCIPAL_WINDOW labels; None for one that did not count. So a principal that asks no
+        more does not hold back the labels of another one for ever."""
         self._counts_of: Counter[str] = Counter()
-        """How often each is among them."""
-        self._served: Counter[bytes] = Counter()
-        """Answers that this process has served from an entry since its last label."""
+        """How often each principal is among them."""
+        self._audits = Audits()
         self.sources: Counter[str] = Counter()
         self._recent: list[float] = []
         """Risks of the last questions; infinity for one without a servable match."""
@@ -207,19 +202,14 @@ class SemanticLearner:
     def audit_rate(self, match: Match, surprise: float = 1.0, base: float = AUDIT_RATE) -> float:
         """Return the probability with which a match that `serves` is sent upstream all the same, for a label.
 
-        It rises with what is at stake, the answers served from the entry since its last label, and with the evidence
-        of a drift, a large one (drift.py) or a small one (the certificate's alarm). surprise: a factor for what the
-        caller knows about the entry.
+        surprise: a factor for what the caller knows about the entry
         """
-        at_stake = AUDIT_START + AUDIT_STEP * self._served[match.key]
         doubt = max(1.0, self._drift.factor, self.certificate.alarm_value)
-        return 1.0 - math.pow(1.0 - base, at_stake * surprise * doubt)
+        return self._audits.rate(match.key, surprise * doubt, base)
 
     def count_served(self, match: Match) -> None:
         """Count an answer that was served."""
-        self._served[match.key] += 1
-        if len(self._served) > MAX_ENTRIES:
-            del self._served[next(iter(self._served))]
+        self._audits.count_served(match.key)
 
     @property
     def bound(self) -> float | None:
@@ -233,14 +223,14 @@ class SemanticLearner:
             self._restart()
             return
         self.sources[label.source] += 1
-        self._served.pop(label.key, None)
         obstacle = self._obstacle(label.key, label.features, label.principal)
         is_trusted = self._is_trusted(label.key)
         if is_trusted:  # a second wrong label of an entry is no news
             self._watch(label, servable=not obstacle)
         alarms = self.certificate.alarms
-        if obstacle in ("", "word") and self._may_count(label.principal):
-            self._count_principal(label.principal)
+        counts = obstacle in ("", "word") and self._may_count(label)
+        self._count_principal(label, counts=counts)
+        if counts:
             for certificate in (self.certificate, *self._others.values()):
                 certificate.add(label.risk, label.wrong)
         if is_trusted or self._verified is None or not label.wrong:
@@ -248,18 +238,23 @@ class SemanticLearner:
             self._harmless.add(unmatched if pair is None else [*unmatched, pair], label.wrong, label.principal)
             self._score.add(label.features, label.wrong)
         self._count_entry(label)
+        self._audits.add(label.key, label.source, certified=self.certificate.level >= 0)
         self._follow_recovery(alarmed=self.certificate.alarms > alarms)
 
-    def _may_count(self, principal: str) -> bool:
-        """Return whether a label of a principal counts: one of several has at most half of the labels."""
-        own = self._counts_of[principal]
-        return own < PRINCIPAL_LABELS or own == len(self._counted) or 2 * own <= len(self._counted)
+    def _may_count(self, label: Label) -> bool:
+        """Return whether a label counts: of several principals, one has half of them at most. A person has no limit."""
+        own, all_of_them = self._counts_of[label.principal], self._counts_of.total()
+        few = own < PRINCIPAL_LABELS or own == all_of_them or 2 * own <= all_of_them
+        return few or label.source == "feedback"
 
-    def _count_principal(self, principal: str) -> None:
-        self._counted.append(principal)
-        self._counts_of[principal] += 1
-        if len(self._counted) > PRINCIPAL_WINDOW:
-            self._counts_of[self._counted.popleft()] -= 1
+    def _count_principal(self, label: Label, *, counts: bool) -> None:
+        if label.source == "feedback":
+            return
+        self._counted.append(label.principal if counts else None)
+        if counts:
+            self._counts_of[label.principal] += 1
+        if len(self._counted) > PRINCIPAL_WINDOW and (oldest := self._counted.popleft()) is not None:
+            self._counts_of[oldest] -= 1
 
     def _watch(self, label: Label, *, servable: bool) -> None:
         """Look for a drift, in the labels of the scope and in those of the principal."""
@@ -268,7 +263,7 @@ class SemanticLearner:
         if len(self._principals) > MAX_PRINCIPALS:
             self._principals.popitem(last=False)
         watch.add(label.risk, label.wrong, servable=servable)
-        if self._may_count(label.principal):
+        if self._may_count(label):
             self._drift.add(label.risk, label.wrong, servable=servable)
 
     def _count_entry(self, label: Label) -> None:
@@ -298,7 +293,7 @@ class SemanticLearner:
         for certificate in (self.certificate, *self._others.values()):
             certificate.restart()
         self._entries.clear()
-        self._served.clear()
+        self._audits = Audits()
         self._counted.clear()
         self._counts_of.clear()
         self._principals.clear()

@@ -52,7 +52,9 @@ def plain_text(text: str) -> str:
         text = unicodedata.normalize("NFKC", text.translate(_SIGNS)).translate(_SIGNS)
         text = "".join(char for char in text if unicodedata.category(char) not in ("Cf", "Mn", "Me"))
         text = _WORD.sub(lambda word: _latin(word[0]), text)
-    return _SPACED.sub(_joined, _FRACTION.sub(_decimal, text))
+    if "/" in text or "⁄" in text:
+        text = _FRACTION.sub(_decimal, text)
+    return _SPACED.sub(_joined, text)
 
 
 def is_disguised(text: str) -> bool:

@@ -21,6 +21,7 @@ _ROMAN = re.compile(r"(?=[ivx])x{0,3}(?:ix|iv|v?i{0,3})", re.IGNORECASE)
 _ROMAN_VALUES = {"i": 1, "v": 5, "x": 10}
 _ROMAN_WORDS = frozenset({"i", "v", "x", "vi", "iv", "ix", "xi", "xx", "xxx"})
 """Numerals that are also words. They count after one of NUMBERED_NOUNS, or in capitals after a capitalised word."""
+_SCALES = MULTIPLIERS | SUFFIXES
 _BEFORE_SECOND = frozenset({"a", "per", "each", "every", "one", "split"})
 
 
@@ -37,23 +38,37 @@ class Numbers(NamedTuple):
     """Positions of the words of these values, and of a minus sign."""
 
 
-def read_numbers(words: Sequence[str], raw: Sequence[str]) -> Numbers:
-    """Return the numbers of a text. raw: the words as they are written."""
+NO_NUMBERS = Numbers((), 0, (), frozenset())
+
+
+def may_be_number(word: str) -> bool:
+    """Return whether a number may begin with a word."""
+    known = word in NUMBER_WORDS or word in MULTIPLIERS or word in ("couple", "pair")
+    return known or NUMBER.fullmatch(word) is not None or _ROMAN.fullmatch(word) is not None
+
+
+def read_numbers(words: Sequence[str], raw: Sequence[str], places_to_look: Sequence[int]) -> Numbers:
+    """Return the numbers of a text.
+
+    raw              the words as they are written
+    places_to_look   positions of the words with which a number may begin (`may_be_number`)
+    """
     found: list[tuple[float, str]] = []
     quantities: list[tuple[str, float]] = []
     places: set[int] = set()
-    ones, at = 0, 0
-    while at < len(words):
-        values, after, counts_one = _number_at(words, raw, at)
-        if not values:
-            at += 1
+    ones, after = 0, 0
+    for at in places_to_look:
+        if at < after:  # a word of the number before
             continue
+        values, end, counts_one = _number_at(words, raw, at)
+        if not values:
+            continue
+        after = end
         negative = at > 0 and words[at - 1] in ("minus", "negative") and not (at > 1 and _is_number(words[at - 2]))
         values = [-value for value in values] if negative else values
         if values != [1]:
             places.update(range(at - negative, after))
-        at = after
-        follower = words[at] if at < len(words) else ""
+        follower = words[after] if after < len(words) else ""
         unit = read_unit(follower, after_number=True)
         if unit is not None and len(values) == 1:
             quantities.append((unit.dimension, values[0] * unit.factor))
@@ -74,8 +89,8 @@ def _number_at(words: Sequence[str], raw: Sequence[str], at: int) -> tuple[list[
     word = words[at]
     if NUMBER.fullmatch(word):  # not a mail address that begins with a digit
         values, at = digit_values(word), at + 1
-        if len(values) == 1 and at < len(words) and words[at] in (MULTIPLIERS | SUFFIXES):
-            values, at = [values[0] * (MULTIPLIERS | SUFFIXES)[words[at]]], at + 1
+        if len(values) == 1 and at < len(words) and words[at] in _SCALES:
+            values, at = [values[0] * _SCALES[words[at]]], at + 1
         if at < len(words) and words[at] in ("st", "nd", "rd", "th"):
             at += 1
         return values, at, True

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from knapcache.features.semantic.plain_text import is_disguised, plain_text
@@ -46,6 +47,12 @@ def read_question(endpoint: Endpoint, body: Mapping[str, Any], max_temperature: 
 
     max_temperature   a request with a higher temperature has none; one that names no temperature may have one
     """
+    found = split_request(endpoint, body, max_temperature)
+    return found if isinstance(found, str) else excluded(found.text) or found
+
+
+def split_request(endpoint: Endpoint, body: Mapping[str, Any], max_temperature: float) -> Question | str:
+    """Return the question of a parsed request whatever its text says, or why it has none."""
     if endpoint not in CONVERSATIONS:
         return "endpoint"
     if reason := excluded_field(body, max_temperature):
@@ -61,7 +68,7 @@ def read_question(endpoint: Endpoint, body: Mapping[str, Any], max_temperature: 
     text, blanked = found
     if len(text) > MAX_CHARACTERS:
         return "long text"
-    return excluded(text) or Question(text, ParsedBody({**body, field: blanked}))
+    return Question(text, ParsedBody({**body, field: blanked}))
 
 
 def excluded_field(body: Mapping[str, Any], max_temperature: float) -> str:
@@ -103,14 +110,14 @@ def only_text(messages: Any, part_type: str) -> tuple[str, Any] | str:
 
 
 def stored_text(canonical: bytes) -> str | None:
-    """Return the text of the question in a stored request; None: it has none."""
-    found = stored_question(canonical)
+    """Return the text of the question in a stored request, whatever it says; None: there is none."""
+    found = _stored_question(canonical)
     return None if found is None else found[1].text
 
 
-def same_frame(one: bytes, other: bytes) -> bool:
-    """Return whether two stored requests have questions, and differ in nothing else."""
-    first, second = stored_question(one), stored_question(other)
+def same_frame(stored: bytes, asked: bytes) -> bool:
+    """Return whether two requests have questions, and differ in nothing else. The text of `asked` was checked."""
+    first, second = stored_question(stored), _stored_question(asked)
     if first is None or second is None:
         return False
     (request, question), (other_request, other_question) = first, second
@@ -124,10 +131,15 @@ def same_frame(one: bytes, other: bytes) -> bool:
 
 def stored_question(canonical: bytes) -> tuple[CanonicalRequest, Question] | None:
     """Return a stored request and its question; None: it has none."""
+    found = _stored_question(canonical)
+    return None if found is None or excluded(found[1].text) else found
+
+
+def _stored_question(canonical: bytes) -> tuple[CanonicalRequest, Question] | None:
     request = read_canonical(canonical)
     if request is None or request.kind not in CONVERSATIONS:
         return None
-    found = read_question(Endpoint(request.kind), request.body, max_temperature=float("inf"))
+    found = split_request(Endpoint(request.kind), request.body, max_temperature=float("inf"))
     return None if isinstance(found, str) else (request, found)
 
 
@@ -164,6 +176,7 @@ MIN_WORDS = 4
 """Of a shorter text, only foreign words and scripts tell the language."""
 
 
+@lru_cache(maxsize=20_000)
 def excluded(text: str) -> str:
     """Return why a text is never answered by similarity: "deixis", "date", "code" or "language"; "" if it may be."""
     if is_disguised(text):

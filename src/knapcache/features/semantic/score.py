@@ -55,6 +55,8 @@ SCALE = (0.15, 0.72, 0.23, 0.17, 0.73, 0.73, 0.33, 0.42, 0.82, 0.19, 0.26, 0.49,
 were printed by bench/_semantic_prior.py."""
 PRIOR = (-2.48, 0.46, 0.56, -0.11, 0.12, -0.23, -0.17, 0.38, -0.10, 0.06, -0.09, 0.06, 0.22, -0.05, 0.07)
 
+_CENTRE, _SCALE = np.array(CENTRE), np.array(SCALE)
+
 
 class Score:
     """Estimates risks, and learns from labels. The result depends only on the labels and their order."""
@@ -69,8 +71,8 @@ class Score:
 
     def risk(self, x: Sequence[float]) -> float:
         """Return the probability that the candidate with these features is wrong."""
-        linear = float(self._standard(x) @ self._weights)
-        return float(_sigmoid(np.asarray(linear + self._words.shift(*split_ids(x)[:2]))))
+        linear = float(self._standard(x) @ self._weights) + self._words.shift(*split_ids(x)[:2])
+        return float(1 / (1 + np.exp(-max(-40.0, min(40.0, linear)))))
 
     def add(self, x: Sequence[float], wrong: bool) -> None:
         """Learn from a label. Refits when enough are new."""
@@ -90,7 +92,9 @@ class Score:
     def _standard(self, x: Sequence[float]) -> Array:
         if len(x) < len(FEATURES):
             raise InvalidInput(f"a label has {len(x)} features; the score needs {len(FEATURES)} or more")
-        return np.concatenate(([1.0], (np.asarray(x[: len(FEATURES)], float) - CENTRE) / SCALE))
+        standard = np.ones(len(FEATURES) + 1)
+        standard[1:] = (np.array(x[: len(FEATURES)], float) - _CENTRE) / _SCALE
+        return standard
 
     def _fit(self) -> None:
         z, wrong = np.array([z for z, _ in self._labels]), np.array([wrong for _, wrong in self._labels], float)

@@ -70,12 +70,12 @@ class SemanticTier:
         self._modes, errors = scopes(settings)
         upstreams = upstreams_of(settings)
         if upstreams != self._upstreams and self._matcher is not None:
-            self._pool.submit(partial(self._matcher.restart, list(self._errors)))
+            self._pool.submit(partial(self._matcher.state.restart, list(self._errors)))
         self._upstreams = upstreams
         if errors != self._errors:
             self._errors = errors
             if self._matcher is not None:
-                self._pool.submit(partial(self._matcher.configure, errors))
+                self._pool.submit(partial(self._matcher.state.configure, errors))
 
     @property
     def starting(self) -> bool:
@@ -111,7 +111,7 @@ class SemanticTier:
         """Write the index, and release the log. `run` has been cancelled."""
         if self._matcher is not None:
             if self.sweeps:
-                await self._pool.call(self._matcher.save)
+                await self._pool.call(self._matcher.state.save)
             await self._pool.call(self._matcher.close)
         self._pool.close()
 
@@ -130,7 +130,7 @@ class SemanticTier:
 
     def may_serve(self, scope: str) -> bool:
         """Return whether a level is certified, so that a request should wait for `find`."""
-        return self._matcher is not None and self._matcher.levels.get(scope, -1) >= 0 and self.mode(scope) == "on"
+        return self._matcher is not None and self._matcher.state.levels.get(scope, -1) >= 0 and self.mode(scope) == "on"
 
     async def find(self, asked: Asked) -> Found:
         """Return what there is for a question."""
@@ -162,7 +162,7 @@ class SemanticTier:
     def add_label(self, scope: str, match_id: str, label: Label, rung: str) -> None:
         """Add a label, here and for all processes."""
         if self._matcher is not None:
-            self._pool.submit(partial(self._matcher.add_label, scope, match_id, rung, label))
+            self._pool.submit(partial(self._matcher.state.add_label, scope, match_id, rung, label))
 
     # For people.
 
@@ -177,8 +177,8 @@ class SemanticTier:
 
     async def _report(self) -> list[dict[str, Any]]:
         matcher, scopes = self._matcher, [scope for scope, mode in self._modes.items() if mode != "off"]
-        found = {} if matcher is None else await self._pool.call(partial(matcher.report, scopes))
-        failure = self._failure or ("" if matcher is None else matcher.failure)
+        found = {} if matcher is None else await self._pool.call(partial(matcher.state.report, scopes))
+        failure = self._failure or ("" if matcher is None else matcher.state.failure)
         return [
             {
                 "scope": scope,
@@ -194,7 +194,7 @@ class SemanticTier:
         """Add the label of a match that a person has marked as wrong, and wait until it counts in this process."""
         if self._matcher is None:
             raise InvalidInput(f"the semantic tier does not work: {self._failure}")
-        await self._pool.call(partial(self._matcher.feedback, event))
+        await self._pool.call(partial(self._matcher.state.feedback, event))
 
     async def purged(self) -> None:
         """Remove the questions whose entries are gone, at once, and labels that weigh. Raises StoreError."""
@@ -205,7 +205,7 @@ class SemanticTier:
         """Forget all labels of a scope, and wait until that counts in this process."""
         if self._matcher is None:
             raise InvalidInput(f"the semantic tier does not work: {self._failure}")
-        await self._pool.call(partial(self._matcher.reset, scope))
+        await self._pool.call(partial(self._matcher.state.reset, scope))
 
 
 def scopes(settings: Settings) -> tuple[dict[str, str], dict[str, float]]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from knapcache.features.semantic.plain_text import plain_text
-from knapcache.features.semantic.quantities import is_numeral, read_numbers
+from knapcache.features.semantic.quantities import NO_NUMBERS, is_numeral, read_numbers
 from knapcache.features.semantic.units import read_unit
 from knapcache.features.semantic.vocabulary import (
     AMBIGUOUS_MONTHS,
@@ -20,7 +20,6 @@ from knapcache.features.semantic.vocabulary import (
     DECADES,
     FEASTS,
     FUNCTION_WORDS,
-    HARMLESS_WORDS,
     LETTERED_NOUNS,
     MONTHS,
     NEGATING_PHRASES,
@@ -33,12 +32,14 @@ from knapcache.features.semantic.vocabulary import (
     WEAK_SIDES,
     WEEKDAYS,
 )
+from knapcache.features.semantic.word_facts import DECADE, WordFacts, facts_of, stem
 
 MAX_TEXT = 20_000
 """Characters that are read. Answers, which the judge compares, may be longer."""
 
 _TOKEN = re.compile(
-    r"""(?:https?://|www\.)\S+            # address
+    r"""[a-z]+(?![^\s?,!])              # most words
+    |(?:https?://|www\.)\S+            # address
     |[\w.+-]+@[\w-]+\.[\w.]+              # mail address
     |(?<![\w-])--?[a-z][\w-]*=?(?=\s|$)   # option of a command
     |[$€£¥]|°[cf]\b|%                     # unit signs
@@ -62,25 +63,32 @@ _QUOTED = re.compile(
 )
 _NO_NEGATION = re.compile(rf"\b(?:{'|'.join(NO_NEGATIONS)})\b")
 _NEGATING = [(re.compile(rf"\b{phrase}\b"), word) for phrase, word in NEGATING_PHRASES]
-_DECADE = re.compile(r"(?:\d\d)?(\d0)s")
-_VOWEL = re.compile(r"[aeiouyà-öø-ÿ]")
+_PLAIN = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 _CAMEL = re.compile(r"[a-z][A-Z]")
 
 
+NONE: frozenset[Any] = frozenset()
+T = TypeVar("T")
+
+
+def _shared(found: set[T]) -> frozenset[T]:
+    """Return a frozen set; the same one for all that are empty."""
+    return frozenset(found) if found else NONE
+
+
 class QuestionWords(NamedTuple):
-    """What is compared of a question. Words are lower-case."""
+    """What is compared of a question. Words are lower-case.
+
+    Readings of many questions are in memory. They share the words, and what follows from the words in a microsecond is
+    not stored: so a reading takes about 1 kB.
+    """
 
     words: tuple[str, ...]
     """In order, with contractions expanded: "what's" is "what", "is"."""
     stems: tuple[str, ...]
     """Stems of the words that are not function words, in order."""
-    stem_set: frozenset[str]
-    all_stems: frozenset[str]
-    """Stems of all words."""
     content: tuple[str, ...]
     """Stems of the words that are not in HARMLESS_WORDS, in order: none of them may differ before a label allows it."""
-    trigrams: frozenset[str]
-    """Sequences of three characters of the words, joined with spaces."""
     kind: str
     """Kind of question: how, what, when, where, who, why; "" otherwise."""
     numbers: tuple[tuple[float, str], ...]
@@ -106,40 +114,47 @@ class QuestionWords(NamedTuple):
     goals: frozenset[str]
     """Stems that follow "to" or "into"."""
 
+    @property
+    def stem_set(self) -> frozenset[str]:
+        return frozenset(self.stems)
 
-@lru_cache(maxsize=20_000)
-def stem(word: str) -> str:
-    """Return a word without common endings. It serves comparison only, so the result need not be a word."""
-    if not _VOWEL.search(word):  # an abbreviation: "https" is not the plural of "http"
-        return word
-    if len(word) > 4:
-        for ending, replacement in (
-            ("ies", "y"), ("sses", "ss"), ("ches", "ch"), ("shes", "sh"), ("xes", "x"), ("ing", ""), ("ied", "y"),
-            ("ed", ""), ("ly", ""), ("s", ""),
-        ):  # fmt: skip
-            if word.endswith(ending) and not (ending == "s" and word.endswith(("ss", "us", "is"))):
-                base = word[: len(word) - len(ending)] + replacement
-                if len(base) < 3:
-                    return word
-                if ending in ("ing", "ed") and len(base) > 3 and base[-1] == base[-2] and base[-1] not in "lsz":
-                    base = base[:-1]
-                return base.removesuffix("e") if len(base) > 3 else base
-        return word.removesuffix("e")
-    return word.removesuffix("s") if len(word) > 3 and not word.endswith(("ss", "us", "is")) else word
+    @property
+    def all_stems(self) -> frozenset[str]:
+        """Stems of all words."""
+        return frozenset(map(stem, self.words))
+
+    @property
+    def trigrams(self) -> frozenset[str]:
+        return trigrams(self.words)
+
+
+@lru_cache(maxsize=64)
+def trigrams(words: tuple[str, ...]) -> frozenset[str]:
+    """Return the sequences of three characters of words that are joined with spaces."""
+    joined = " ".join(words)
+    count = max(1, len(joined) - 2)
+    places = _PLACES[:count] if count <= len(_PLACES) else [slice(at, at + 3) for at in range(count)]
+    return frozenset(map(joined.__getitem__, places))
+
+
+_PLACES = [slice(at, at + 3) for at in range(1000)]
 
 
 def read_words(text: str) -> QuestionWords:
     """Return what is compared of a text."""
     text = plain_text(text[:MAX_TEXT])
-    letters = [character for character in text if character.isalpha()]
-    upper = sum(character.isupper() for character in letters)
-    cased = 0 < upper <= 0.5 * len(letters)
+    upper = 0 if text.islower() else sum(map(str.isupper, text))
+    cased = 0 < upper <= 0.5 * sum(map(str.isalpha, text))
     words: list[str] = []
     written: list[str] = []
     names: set[str] = set()
     code: set[str] = set()
     for match in _TOKEN.finditer(text):
         raw = match.group()
+        if raw.isascii() and ((raw.isalpha() and raw.islower()) or raw.isdigit()) and raw not in _CONTRACTIONS:
+            words.append(raw)
+            written.append(raw)
+            continue
         word = raw.lower()
         if not _WORD_START.match(raw):
             word = OPERATORS.get(word, word)
@@ -156,8 +171,8 @@ def read_words(text: str) -> QuestionWords:
                 names.add(stem(parts[0]))
         words += parts
         written += [raw] * len(parts)
-    quotations = (" ".join(_tokens(next(filter(None, found.groups())))) for found in _QUOTED.finditer(text))
-    return _compare_form(words, written, frozenset(filter(None, quotations)), frozenset(code), frozenset(names))
+    quotations = {" ".join(_tokens(next(filter(None, found.groups())))) for found in _QUOTED.finditer(text)}
+    return _compare_form(words, written, _shared(quotations - {""}), _shared(code), _shared(names))
 
 
 _WORD_START = re.compile(r"[\w.$€£¥°%]|-+\w")
@@ -177,6 +192,8 @@ def _initial(text: str, start: int) -> bool:
 
 
 def _is_code(raw: str, word: str, cased: bool) -> bool:
+    if _PLAIN.fullmatch(raw):  # most words
+        return False
     if word in {"c++", "c#", "f#", ".net"} or raw.endswith("()") or "_" in raw or "@" in raw or "//" in raw:
         return True
     if _is_option(raw) or word.startswith("www."):
@@ -225,15 +242,19 @@ for _verb in ("do", "does", "did", "is", "are", "was", "were", "has", "have", "c
 def _compare_form(
     words: list[str], written: list[str], quotations: frozenset[str], code: frozenset[str], names: frozenset[str]
 ) -> QuestionWords:
-    stems = tuple(stem(word) for word in words if word not in FUNCTION_WORDS)
-    numbers = read_numbers(words, written)
+    known = [facts_of(word) for word in words]
+    begins = [at for at, each in enumerate(known) if each.may_be_number]
+    numbers = read_numbers(words, written, begins) if begins else NO_NUMBERS
     units: set[str] = set()
     dates: set[str] = set()
     roles: set[tuple[str, str]] = set()
     goals: set[str] = set()
     strong: set[tuple[int, int]] = set()
     weak: set[tuple[int, int]] = set()
-    for at, word in enumerate(words):
+    for at, each in enumerate(known):
+        if not each.is_special:
+            continue
+        word = each.word
         if (unit := read_unit(word, after_number=at - 1 in numbers.places)) is not None:
             units.add(unit.name)
         if word in MONTHS and (word not in AMBIGUOUS_MONTHS or _names_month(words, at)):
@@ -244,60 +265,61 @@ def _compare_form(
             dates.add(word)
         elif word in DECADES:
             dates.add(f"decade {DECADES[word]}")
-        elif decade := _DECADE.fullmatch(word):
+        elif decade := DECADE.fullmatch(word):
             dates.add(f"decade {int(decade[1])}")
         elif word in ("next", "last") and at + 1 < len(words) and (unit := read_unit(words[at + 1])) is not None:
             dates.add(f"{word} {unit.name}")
         for side in ANTONYM_SIDES.get(word, ()):
             (weak if word in WEAK_SIDES else strong).add(side)
         if word in ROLES or word == "to":
-            follower = next((follower for follower in words[at + 1 : at + 4] if follower not in FUNCTION_WORDS), "")
+            follower = next((follower for follower in known[at + 1 : at + 4] if not follower.is_function), None)
             if follower and word in ROLES:
-                roles.add((word, stem(follower)))
+                roles.add((word, follower.stem))
             if follower and word in ("to", "into"):
-                goals.add(stem(follower))
-    joined = " ".join(words)
+                goals.add(follower.stem)
     return QuestionWords(
-        words=tuple(words),
-        stems=stems,
-        stem_set=frozenset(stems),
-        all_stems=frozenset(map(stem, words)),
-        content=_content(words, numbers.places),
-        trigrams=frozenset(joined[at : at + 3] for at in range(max(1, len(joined) - 2))),
+        words=tuple([each.word for each in known]),
+        stems=tuple([each.stem for each in known if not each.is_function]),
+        content=_content(known, numbers.places),
         kind=next((QUESTION_WORDS[word] for word in words if word in QUESTION_WORDS), ""),
         numbers=tuple((value, stem(follower)) for value, follower in numbers.values),
         ones=numbers.ones,
         quantities=numbers.quantities,
-        units=frozenset(units),
-        dates=frozenset(dates),
-        negations=_negations(joined),
-        sides=frozenset(strong),
-        weak_sides=frozenset(weak - strong),
+        units=_shared(units),
+        dates=_shared(dates),
+        negations=_negations(" ".join(words)) if any(each.may_negate for each in known) else (),
+        sides=_shared(strong),
+        weak_sides=_shared(weak - strong),
         quotations=quotations,
         code=code,
         names=names,
-        roles=frozenset(roles),
-        goals=frozenset(goals),
+        roles=_shared(roles),
+        goals=_shared(goals),
     )
 
 
-def _content(words: list[str], numbers: frozenset[int]) -> tuple[str, ...]:
+def _content(known: list[WordFacts], numbers: frozenset[int]) -> tuple[str, ...]:
     """Return the stems that must not differ before a label allows it. Numbers and decades are compared by value."""
     found = []
-    for at, word in enumerate(words):
-        if at in numbers or word in DECADES or _DECADE.fullmatch(word):
+    for at, each in enumerate(known):
+        if at in numbers:
             continue
-        unit = read_unit(word, after_number=at - 1 in numbers)
-        if unit is not None:
-            found.append(unit.name)
-        elif word not in HARMLESS_WORDS or _is_designator(words, at):
-            found.append(stem(word))
+        if each.is_special:
+            if each.word in DECADES or DECADE.fullmatch(each.word):
+                continue
+            if (unit := read_unit(each.word, after_number=at - 1 in numbers)) is not None:
+                found.append(unit.name)
+                continue
+        if not each.is_harmless or _is_designator(known, at):
+            found.append(each.stem)
     return tuple(found)
 
 
-def _is_designator(words: list[str], at: int) -> bool:
+def _is_designator(known: list[WordFacts], at: int) -> bool:
     """Whether a word is the letter that names one of several: "type a", "vitamin a"."""
-    return at > 0 and words[at] in ("a", "i") and words[at - 1] in LETTERED_NOUNS and words[at + 1 : at + 2] != ["the"]
+    if at == 0 or known[at].word not in ("a", "i") or known[at - 1].word not in LETTERED_NOUNS:
+        return False
+    return at + 1 == len(known) or known[at + 1].word != "the"
 
 
 def _negations(joined: str) -> tuple[str, ...]:

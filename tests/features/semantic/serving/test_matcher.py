@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -23,6 +24,7 @@ from knapcache.features.semantic.event import SemanticEvent
 from knapcache.features.semantic.learner import Label
 from knapcache.features.semantic.matcher import Asked, Found, Matcher
 from knapcache.features.semantic.question import Question, read_question
+from knapcache.features.semantic.shared_state import SharedState
 from knapcache.features.semantic.sqlite_log import SqliteLog
 from knapcache.keys import KeyedRequest
 from knapcache.keys.parse import ParsedBody
@@ -62,8 +64,14 @@ def memory_log() -> SqliteLog:
     return SqliteLog(None, Sealer(b"secret"), 100)
 
 
-def matcher(cache: InternalCache, log: SqliteLog | None = None, **options: Any) -> Matcher:
-    return Matcher(cache, FailingVectors(), log or memory_log(), {"": 0.1}, 100, **options)
+def matcher(
+    cache: InternalCache,
+    log: SqliteLog | None = None,
+    file: Path | None = None,
+    clock: Callable[[], float] = time.time,
+) -> Matcher:
+    embedder = FailingVectors()
+    return Matcher(cache, embedder, SharedState(embedder, log or memory_log(), {"": 0.1}, 100, file), clock)
 
 
 def ask(cache: InternalCache, text: str, *, mode: str = "on", max_age: float | None = None, system: str = "") -> Asked:
@@ -85,7 +93,7 @@ def store(cache: InternalCache, tier: Matcher, asked: Asked) -> Found:
 
 def certify(tier: Matcher, labels: int = 100) -> None:
     for k in range(labels):
-        tier.add_label("", f"m{k}", "equal", Label(b"%d" % k, (0.0,) * 14, 0.01, LEVELS[0] / 2, False, "shadow"))
+        tier.state.add_label("", f"m{k}", "equal", Label(b"%d" % k, (0.0,) * 14, 0.01, LEVELS[0] / 2, False, "shadow"))
 
 
 @pytest.fixture
@@ -117,7 +125,7 @@ def test_a_match_is_served_only_when_it_is_certified(cache: InternalCache) -> No
     found = tier.find(ask(cache, SAME))
     assert (found.kind, found.similar) == ("shadow", None)
     certify(tier)
-    assert tier.levels[""] >= 0
+    assert tier.state.levels[""] >= 0
     found = tier.find(ask(cache, SAME))
     assert found.kind == "served"
     assert found.entry is not None
@@ -178,17 +186,17 @@ def test_processes_with_the_same_log_decide_alike(cache: InternalCache) -> None:
     one, other = matcher(cache, log), matcher(cache, log)
     store(cache, one, ask(cache, STORED))
     certify(one)
-    assert other.levels == {"": -1}
+    assert other.state.levels == {"": -1}
     other.maintain(sweep=False)
-    assert one.levels == other.levels
-    assert one.report() == other.report()
+    assert one.state.levels == other.state.levels
+    assert one.state.report() == other.state.report()
     assert other.find(ask(cache, SAME)).match is not None
 
 
 @pytest.mark.usefixtures("_certain")
 def test_a_restart_keeps_questions_and_certificates(cache: InternalCache, tmp_path: Path) -> None:
     log, file = memory_log(), tmp_path / "index"
-    certified(cache, log=log, file=file).save()
+    certified(cache, log=log, file=file).state.save()
     assert matcher(cache, log, file=file).find(ask(cache, SAME)).kind == "served"
     file.write_bytes(b"damaged")
     assert matcher(cache, log, file=file).find(ask(cache, SAME)).kind == "served"
@@ -197,12 +205,12 @@ def test_a_restart_keeps_questions_and_certificates(cache: InternalCache, tmp_pa
 def test_other_errors_are_applied_to_all_labels(cache: InternalCache) -> None:
     tier = matcher(cache)
     certify(tier, 100)
-    assert tier.levels[""] >= 0
-    tier.configure({"": 0.001})
-    assert tier.levels[""] == -1
-    tier.configure({"": 0.1, "team": 0.1})
-    assert tier.levels[""] >= 0
-    assert tier.levels["team"] == -1
+    assert tier.state.levels[""] >= 0
+    tier.state.configure({"": 0.001})
+    assert tier.state.levels[""] == -1
+    tier.state.configure({"": 0.1, "team": 0.1})
+    assert tier.state.levels[""] >= 0
+    assert tier.state.levels["team"] == -1
 
 
 def test_labels_of_another_model_or_with_other_features_do_not_count(cache: InternalCache) -> None:
@@ -210,20 +218,20 @@ def test_labels_of_another_model_or_with_other_features_do_not_count(cache: Inte
     certify(matcher(cache, log))
     other = FailingVectors()
     other.build = "other words"
-    assert Matcher(cache, other, log, {"": 0.1}, 100).levels == {"": -1}
+    assert SharedState(other, log, {"": 0.1}, 100).levels == {"": -1}
     log = memory_log()
     tier = matcher(cache, log)
-    tier.add_label("", "m", "equal", Label(b"k", (0.5, 0.5), 0.01, 0.001, False, "shadow"))
-    assert tier.report()[""]["labels"] == {}
-    assert matcher(cache, log).report()[""]["labels"] == {}
+    tier.state.add_label("", "m", "equal", Label(b"k", (0.5, 0.5), 0.01, 0.001, False, "shadow"))
+    assert tier.state.report()[""]["labels"] == {}
+    assert matcher(cache, log).state.report()[""]["labels"] == {}
 
 
 def test_a_log_that_was_begun_again_forgets_the_old_one(tier: Matcher) -> None:
-    tier._log = memory_log()
-    tier._log.append(labels=[])
+    tier.state._log = memory_log()
+    tier.state._log.append(labels=[])
     certify(tier, 1)
-    assert tier.levels == {"": -1}
-    assert tier.report()[""]["labels"] == {"shadow": 1}
+    assert tier.state.levels == {"": -1}
+    assert tier.state.report()[""]["labels"] == {"shadow": 1}
 
 
 def test_a_sweep_removes_questions_of_entries_that_are_gone(cache: InternalCache) -> None:
@@ -231,11 +239,15 @@ def test_a_sweep_removes_questions_of_entries_that_are_gone(cache: InternalCache
     tier, other = matcher(cache, log), matcher(cache, log)
     store(cache, tier, ask(cache, STORED))
     store(cache, tier, ask(cache, OTHER))
-    other.follow()
+    other.state.follow()
     cache.purge(purge_conditions(key=ask(cache, STORED).request.key.digest))
     tier.sweep()
-    other.follow()
-    assert (tier.report()[""]["questions"], other.report()[""]["questions"], len(log.read_questions()[0])) == (1, 1, 1)
+    other.state.follow()
+    assert (
+        tier.state.report()[""]["questions"],
+        other.state.report()[""]["questions"],
+        len(log.read_questions()[0]),
+    ) == (1, 1, 1)
 
 
 def test_feedback_counts_as_a_wrong_label(cache: InternalCache, tier: Matcher) -> None:
@@ -244,8 +256,8 @@ def test_feedback_counts_as_a_wrong_label(cache: InternalCache, tier: Matcher) -
     event = SemanticEvent(
         "served", match_id="m", matched_key=found.match.key.hex(), features=found.match.features, risk=found.match.risk
     )
-    tier.feedback(event)
-    (report,) = tier.report().values()
+    tier.state.feedback(event)
+    (report,) = tier.state.report().values()
     assert report["labels"] == {"shadow": 100, "feedback": 1}
     assert report["levels"][0]["wrong"] == 1
 
@@ -255,7 +267,7 @@ def test_a_broken_model_fails_no_request(cache: InternalCache, caplog: pytest.Lo
     tier.embedder.broken = True  # type: ignore[attr-defined]
     for _ in range(2):
         assert tier.find(ask(cache, STORED)).kind == "failed"
-        tier.follow()
+        tier.state.follow()
     assert caplog.text.count("serves nothing now") == 1
     tier.embedder.broken = False  # type: ignore[attr-defined]
     assert tier.find(ask(cache, STORED)).kind == "none"
@@ -266,7 +278,7 @@ def test_a_question_that_causes_a_fault_fails_alone(cache: InternalCache, caplog
     for _ in range(3):
         found = tier.find(ask(cache, f"How do I bake {POISON} bread?"))
         assert (found.kind, found.reason) == ("failed", "fault")
-        assert not tier.failure
+        assert not tier.state.failure
         assert tier.find(ask(cache, STORED)).kind == "none"
     assert [record.levelname for record in caplog.records] == ["ERROR"], "a fault is logged once"
     assert POISON not in caplog.records[0].getMessage()
@@ -275,9 +287,9 @@ def test_a_question_that_causes_a_fault_fails_alone(cache: InternalCache, caplog
 def test_a_log_that_cannot_be_read_ends_serving(cache: InternalCache, monkeypatch: pytest.MonkeyPatch) -> None:
     tier = matcher(cache)
 
-    monkeypatch.setattr(tier._log, "append", Mock(side_effect=StoreError("the server does not answer")))
+    monkeypatch.setattr(tier.state._log, "append", Mock(side_effect=StoreError("the server does not answer")))
     tier.add_question(b"f", b"k", b"\1" * 64)
-    assert "the server does not answer" in tier.failure
+    assert "the server does not answer" in tier.state.failure
     assert tier.find(ask(cache, STORED)).kind == "failed"
-    tier.follow()
+    tier.state.follow()
     assert tier.find(ask(cache, STORED)).kind == "none"

@@ -22,12 +22,13 @@ import numpy as np
 import numpy.typing as npt
 
 from knapcache.errors import CorruptState, InvalidInput
+from knapcache.features.semantic.audits import AUDIT_RATE
 from knapcache.features.semantic.differences import contradiction
 from knapcache.features.semantic.embedding import Embedder
 from knapcache.features.semantic.index import FrameIndexes
 from knapcache.features.semantic.judge import compare_answers
 from knapcache.features.semantic.lab.read import LoggedQuestion
-from knapcache.features.semantic.learner import AUDIT_RATE, CANDIDATES, MIN_COSINE, Candidate, Match, SemanticLearner
+from knapcache.features.semantic.learner import CANDIDATES, MIN_COSINE, Candidate, Match, SemanticLearner
 from knapcache.features.semantic.question import MAX_TOKENS
 from knapcache.features.semantic.words import read_words
 

@@ -1,0 +1,58 @@
+"""How many of the answers that could be served by similarity are checked instead.
+
+A drift is noticed by the first wrong label. Where the shadow has few labels, audits alone can show it. With a share a
+of audits, 1/a − 1 wrong answers are served before the first of them is audited, on average, and more than n with
+probability (1 − a)^n. No choice of the audits changes that: before the first wrong label nothing tells changed answers
+from others. So audits rise where the shadow has few labels, and every answer that is served has about the same chance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+AUDIT_RATE = 0.045
+"""Share of the answers that could be served by similarity for which the upstream is asked all the same, about, where
+the shadow has many labels. It is up to twice as much where the shadow has none."""
+AUDIT_START, AUDIT_STEP = 0.75, 0.05
+"""The first answer of an entry after a label is an audit with about AUDIT_START of that probability; each further one
+adds AUDIT_STEP of it."""
+FIRST_LABELS = 10
+"""Labels of audits that are assumed when a level becomes certified: the shadow's share is not known yet."""
+MAX_SERVED = 50_000
+"""Entries whose answers are counted."""
+
+
+class Audits:
+    """What is known about the labels and the answers served of one scope."""
+
+    def __init__(self) -> None:
+        self._served: Counter[bytes] = Counter()
+        """Answers that this process has served from an entry since its last label."""
+        self._labels: Counter[str] = Counter()
+        """Labels since a level became certified, by source."""
+
+    def rate(self, key: bytes, doubt: float, base: float) -> float:
+        """Return the probability with which an answer of an entry is audited: 1 − (1 − base)^x.
+
+        x is the product of what is at stake (the answers served from the entry since its last label), of 1 + the share
+        of audits among the labels, and of `doubt`, the evidence that the answer may be outdated.
+        """
+        at_stake = AUDIT_START + AUDIT_STEP * self._served[key]
+        audits = FIRST_LABELS + self._labels["audit"]
+        scarcity = audits / (audits + self._labels["shadow"])
+        return 1.0 - math.pow(1.0 - base, at_stake * doubt * (1.0 + scarcity))
+
+    def count_served(self, key: bytes) -> None:
+        """Count an answer that was served from an entry."""
+        self._served[key] += 1
+        if len(self._served) > MAX_SERVED:
+            del self._served[next(iter(self._served))]
+
+    def add(self, key: bytes, source: str, *, certified: bool) -> None:
+        """Count a label of an entry. certified: whether a level is certified now."""
+        self._served.pop(key, None)
+        if certified:
+            self._labels[source] += 1
+        else:
+            self._labels.clear()

@@ -1,0 +1,85 @@
+"""What is known of a word by itself. It is looked up once per word, so that reading a question needs few lookups."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+from knapcache.features.semantic.quantities import may_be_number
+from knapcache.features.semantic.units import read_unit
+from knapcache.features.semantic.vocabulary import (
+    ANTONYM_SIDES,
+    DECADES,
+    FEASTS,
+    FUNCTION_WORDS,
+    HARMLESS_WORDS,
+    MONTHS,
+    NEGATIONS,
+    RELATIVE_DAYS,
+    ROLES,
+    WEEKDAYS,
+)
+
+MAX_WORDS = 20_000
+"""Words whose facts are remembered."""
+DECADE = re.compile(r"(?:\d\d)?(\d0)s")
+NEGATING = NEGATIONS.keys() | {
+    "rid", "free", "fail", "fails", "failed", "failing", "refuse", "refuses", "refused", "refusing", "stay", "stays",
+    "staying", "keep", "keeps", "keeping",
+}  # fmt: skip
+"""A text without any of these words negates nothing: negations, and first words of phrases that negate."""
+_VOWEL = re.compile(r"[aeiouyà-öø-ÿ]")
+
+
+class WordFacts(NamedTuple):
+    """What is known of a word."""
+
+    word: str
+    """The word itself: the questions that are in memory share it."""
+    stem: str
+    is_function: bool
+    is_harmless: bool
+    may_be_number: bool
+    may_negate: bool
+    is_special: bool
+    """Whether it may be a unit, a date, a side of an antonym, or the beginning of a role."""
+
+
+@lru_cache(maxsize=MAX_WORDS)
+def facts_of(word: str) -> WordFacts:
+    """Return what is known of a word, in lower case."""
+    weekday = word.removesuffix("s")
+    tables = (MONTHS, RELATIVE_DAYS, FEASTS, DECADES, ANTONYM_SIDES, ROLES, ("to", "next", "last"))
+    is_date = weekday in WEEKDAYS or DECADE.fullmatch(word) is not None
+    is_unit = read_unit(word) is not None or read_unit(word, after_number=True) is not None
+    return WordFacts(
+        word=word,
+        stem=stem(word),
+        is_function=word in FUNCTION_WORDS,
+        is_harmless=word in HARMLESS_WORDS,
+        may_be_number=may_be_number(word),
+        may_negate=word in NEGATING,
+        is_special=is_unit or is_date or any(word in table for table in tables),
+    )
+
+
+@lru_cache(maxsize=MAX_WORDS)
+def stem(word: str) -> str:
+    """Return a word without common endings. It serves comparison only, so the result need not be a word."""
+    if not _VOWEL.search(word):  # an abbreviation: "https" is not the plural of "http"
+        return word
+    if len(word) > 4:
+        for ending, replacement in (
+            ("ies", "y"), ("sses", "ss"), ("ches", "ch"), ("shes", "sh"), ("xes", "x"), ("ing", ""), ("ied", "y"),
+            ("ed", ""), ("ly", ""), ("s", ""),
+        ):  # fmt: skip
+            if word.endswith(ending) and not (ending == "s" and word.endswith(("ss", "us", "is"))):
+                base = word[: len(word) - len(ending)] + replacement
+                if len(base) < 3:
+                    return word
+                if ending in ("ing", "ed") and len(base) > 3 and base[-1] == base[-2] and base[-1] not in "lsz":
+                    base = base[:-1]
+                return base.removesuffix("e") if len(base) > 3 else base
+        return word.removesuffix("e")
+    return word.removesuffix("s") if len(word) > 3 and not word.endswith(("ss", "us", "is")) else word
