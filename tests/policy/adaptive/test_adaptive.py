@@ -31,6 +31,7 @@ from knapcache.policy.adaptive.policy import Adaptive
 from knapcache.policy.adaptive.tournament import (
     ALL_HASHES,
     CLEAR_LEAD,
+    EARLY_REQUESTS,
     FILLING_WEIGHT,
     PREFERENCE,
     REFRESHES,
@@ -392,6 +393,18 @@ def test_hazard_leads_unless_another_expert_loses_clearly_less() -> None:
     assert leader_after(policy.head, HAZARD) == HAZARD
     loss[0, 0] *= 0.999
     assert leader_after(policy.head, HAZARD) == 0
+
+
+def test_hazard_has_an_advantage_at_the_beginning() -> None:
+    """Few requests are contested then: a lead that is small compared with all costs does not count."""
+    head = registry.find("adaptive").build(1000, 4).head
+    head["loss"] = 10.0
+    head["loss"][0, :, 0] = 5.0
+    assert leader_after(head, HAZARD) == 0
+    head["uncontested"] = 1000.0
+    assert leader_after(head, HAZARD) == HAZARD
+    head["loss_time"] = 10 * EARLY_REQUESTS
+    assert leader_after(head, HAZARD) == 0
 
 
 def test_the_windows_of_sampled_shadows_are_longer() -> None:

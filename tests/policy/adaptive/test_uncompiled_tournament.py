@@ -19,6 +19,7 @@ def test_plain_kernels_halve_the_sample_and_follow_a_new_leader_like_compiled_on
     for i in range(SLOTS - 1):  # up to the state in which the next new ids halve the sample
         compiled.arrive(i)
         compiled.settle(i, int(rng.integers(1, 50)), float(rng.exponential()))
+    compiled.head["uncontested"] = 0.0  # HAZARD has no advantage
     plain.head[:], plain.rows[:] = compiled.head, compiled.rows
     plain.compiled = False
     compiled.head["next_check"] = plain.head["next_check"] = 0

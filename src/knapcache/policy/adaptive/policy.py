@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from knapcache.errors import InvalidInput
-from knapcache.estimate.costs import COSTS_HEAD, COSTS_ROW, cost_of, count_cost
+from knapcache.estimate.costs import COSTS_HEAD, COSTS_ROW, MAX_COST, cost_of, count_cost
 from knapcache.estimate.discount import DISCOUNT_ROW, HALF_LIVES, count_request
 from knapcache.estimate.hazard import HAZARD_HEAD, HAZARD_ROW, count_gap
 from knapcache.estimate.return_probability import (
@@ -182,6 +182,12 @@ def renew(head: Records, rows: Records, i: int, size: int, cost: float) -> None:
         update_priority(head, rows, i)
 
 
+@kernel
+def reprice(head: Records, rows: Records, i: int, cost: float) -> None:
+    rows[i].paid = rows[i].misses * min(cost, MAX_COST)
+    update_priority(head, rows, i)
+
+
 settle_newcomer = make_settle(admit, heap_release)
 
 
@@ -288,6 +294,7 @@ class Adaptive(HeapPolicy):
     ]
     arrive_kernel = arrive
     settle_kernel = settle
+    reprice_kernel = reprice
     recycle_kernel = recycle
 
     def __init__(self, capacity: int, ids: int) -> None:

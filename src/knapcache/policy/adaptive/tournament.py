@@ -5,7 +5,9 @@ The best rule depends on the traffic: the half-life by a factor of thousands, an
 What its misses would have cost is its loss. The live cache follows the expert of least loss.
 
 A request that no shadow could have answered says nothing about the experts, and is not counted. Otherwise the cost of
-queries that never return, which every expert pays, would hide the differences.
+queries that never return, which every expert pays, would hide the differences. At first, however, few requests are
+contested, and an expert that wins these may lose the many that return later, as in a loop. So HAZARD has an advantage
+then: a share of what was paid for uncontested requests.
 
 Losses decay, at two speeds. An expert becomes the leader when its loss is clearly less over the last ten thousand
 requests, or slightly less over the last forty thousand and not more over ten thousand. A single window either lags
@@ -60,6 +62,8 @@ MIN_SAMPLED = (5_000.0, 20_000.0)
 CLEAR_LEAD, SLIGHT_LEAD = 0.99, 0.999
 PREFERENCE = 0.97
 """Losses of HAZARD count as much less when the leader is chosen: it suits most traffic, and changes cost something."""
+EARLY_ADVANTAGE, EARLY_REQUESTS = 0.04, 6_000.0
+"""Share of the uncontested cost that is subtracted from the losses of HAZARD, and requests after which it is 1/e."""
 RESCALE_ABOVE = 1e100
 FILLING_SHARE, FILLING_WEIGHT = 0.5, 0.1
 """Capacity of the shadows as a share of what a filling cache uses, and the weight of their losses afterwards."""
@@ -71,6 +75,7 @@ TOURNAMENT_HEAD = [
     ("shadow_capacity", "i8"),
     ("filling", "i8"),  # 1 until the live cache was full for the first time
     ("loss", f"(2,{EXPERT_COUNT})f8"),  # by speed and expert
+    ("uncontested", "(2,)f8"),  # what was paid for requests that no shadow could have answered, by speed
     ("loss_weight", "(2,)f8"),  # weight of a loss now: it grows, instead of all old losses decaying
     ("loss_time", "i8"),  # t of `loss_weight`
     ("slots_used", "i8"),
@@ -139,6 +144,9 @@ def observe(head: Records, rows: Records, i: int, now: int) -> None:
     keys, slots, positions, loss = h.shadow_key, h.shadow_slot, h.shadow_position, h.loss
     used, count = h.shadow_used, h.shadow_count
     contested = h.slot_refs[s] > 0  # a miss of every shadow says nothing about the experts
+    if not contested:
+        h.uncontested[0] += h.loss_weight[0] * cost
+        h.uncontested[1] += h.loss_weight[1] * cost
     h.slot_refs[s] += 1  # keeps the slot while evictions below free others
     cost_per_size = cost / size
     value = return_probability_of(head, rows, i) * cost_per_size
@@ -184,9 +192,10 @@ def end_filling(head: Records) -> None:
     h = head[0]
     h.filling = 0
     set_shadow_capacity(head)
-    for m in range(EXPERT_COUNT):
-        h.loss[0, m] *= FILLING_WEIGHT
-        h.loss[1, m] *= FILLING_WEIGHT
+    for a in range(2):
+        for m in range(EXPERT_COUNT):
+            h.loss[a, m] *= FILLING_WEIGHT
+        h.uncontested[a] *= FILLING_WEIGHT
 
 
 @inlined
@@ -241,6 +250,7 @@ def grow_loss_weight(head: Records, now: int) -> None:
         if h.loss_weight[a] > RESCALE_ABOVE:
             for m in range(EXPERT_COUNT):
                 h.loss[a, m] /= h.loss_weight[a]
+            h.uncontested[a] /= h.loss_weight[a]
             h.loss_weight[a] = 1.0
     h.loss_time = now
 
@@ -342,8 +352,11 @@ def drop_from_shadows(head: Records, rows: Records, i: int) -> None:
 @inlined
 def counted_loss(head: Records, window: int, m: int) -> float:
     """Return the loss of expert m as it counts when the leader is chosen."""
-    loss = head[0].loss[window, m]
-    return loss * PREFERENCE if m == HAZARD else loss  # type: ignore[no-any-return]
+    h = head[0]
+    if m != HAZARD:
+        return h.loss[window, m]  # type: ignore[no-any-return]
+    advantage = EARLY_ADVANTAGE * math.exp(-h.loss_time / EARLY_REQUESTS) * h.uncontested[window]
+    return h.loss[window, m] * PREFERENCE - advantage  # type: ignore[no-any-return]
 
 
 @kernel
