@@ -111,8 +111,8 @@ def write(place: str, count: int) -> Row:
 def write_plain(place: str, count: int) -> Row:
     """Copy the rows of a file in the order of their import into another one, with SQLite alone."""
     source, plain = sqlite3.connect(place), sqlite3.connect(f"{place}.plain", isolation_level=None)
-    (schema,) = source.execute("SELECT sql FROM sqlite_master WHERE name = 'entries'").fetchone()
-    for statement in ("PRAGMA journal_mode = wal", "PRAGMA synchronous = normal", schema):
+    schema = source.execute("SELECT sql FROM sqlite_master WHERE name IN ('entries', 'ids') ORDER BY type DESC")
+    for statement in ("PRAGMA journal_mode = wal", "PRAGMA synchronous = normal", *(sql for (sql,) in schema)):
         plain.execute(statement)
     seconds = 0.0
     for ids in batches(source.execute("SELECT id FROM entries ORDER BY created").fetchall()):

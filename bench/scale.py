@@ -19,9 +19,9 @@ their own write the entries and read them again, so that memory and page caches 
                      inspect: all entries, from another process
     pause            milliseconds: the slowest of the hits that another thread has asked for at the same time
 
-Peers in the same run: SQLite with the same rows (transactions of 1000), diskcache with the same bytes (the same), and
-Redis with the same bytes (pipelines of 1000). Prints tables; writes scale.json and scale.png to DIR. --markdown prints
-the tables of docs/guides/sizing.md from such a file and runs nothing.
+Peers in the same run: SQLite with the same rows and their index (transactions of 1000), diskcache with the same bytes
+(the same), and Redis with the same bytes (pipelines of 1000). Prints tables; writes scale.json and scale.png to DIR.
+--markdown prints the tables of docs/guides/sizing.md from such a file and runs nothing.
 """
 
 from __future__ import annotations

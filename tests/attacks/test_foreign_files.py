@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import stat
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -128,12 +129,8 @@ def test_a_directory_a_pipe_and_a_device_are_refused(tmp_path: Path) -> None:
         refused(tmp_path / name, "is not a regular file", InvalidInput)
 
 
-def test_an_unreadable_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "shadow.db"
-    path.write_bytes(NOTES)
-    path.chmod(0)
-    tmp_path.chmod(0o777)
-    before = path.stat()
+def test_an_unreadable_file_is_refused() -> None:
+    """In a directory of its own: another run of pytest may close the one of `tmp_path` to other users meanwhile."""
     code = """
         import os, sys
         from knapcache.errors import StoreError
@@ -146,15 +143,18 @@ def test_an_unreadable_file_is_refused(tmp_path: Path) -> None:
         except StoreError as error:
             print(error)
     """
-    for folder in tmp_path.parents:  # the other user needs the whole way
-        if folder.stat().st_mode & 0o1000 or folder == folder.parent:  # the system's directory for temporary files
-            break
-        folder.chmod(folder.stat().st_mode | 0o055)
-    out, err = spawn(code, tmp_path).communicate()
-    assert "shadow.db cannot be opened" in out, err
-    assert "Permission denied" in out
-    assert [file.name for file in tmp_path.iterdir()] == ["shadow.db"]
-    assert path.stat() == before
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        path = folder / "shadow.db"
+        path.write_bytes(NOTES)
+        path.chmod(0)
+        folder.chmod(0o777)
+        before = path.stat()
+        out, err = spawn(code, folder).communicate()
+        assert "shadow.db cannot be opened" in out, err
+        assert "Permission denied" in out
+        assert [file.name for file in folder.iterdir()] == ["shadow.db"]
+        assert path.stat() == before
 
 
 @pytest.mark.parametrize("length", [1, 67, 71])

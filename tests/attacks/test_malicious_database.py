@@ -115,7 +115,7 @@ def test_the_original_is_found_complete(path: Path) -> None:
 
 
 LOOP = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c)"
-ENTRIES, INDEX, STATE = MIGRATIONS[0]
+ENTRIES, IDS, INDEX, STATE = MIGRATIONS[0]
 HOSTILE_SCHEMAS: dict[str, tuple[str, ...]] = {
     "trigger on insert": (
         "CREATE TRIGGER t AFTER INSERT ON entries BEGIN UPDATE entries SET payload = zeroblob(1000000); END",
@@ -148,11 +148,14 @@ HOSTILE_SCHEMAS: dict[str, tuple[str, ...]] = {
     "default that is huge": (
         "DROP TABLE entries",
         ENTRIES.replace("payload BLOB", "payload BLOB DEFAULT (zeroblob(900000000))"),
+        IDS,
         INDEX,
     ),
     "virtual table": ("DROP TABLE entries", "CREATE VIRTUAL TABLE entries USING fts5 (id, seal, key, size, payload)"),
-    "other types": ("DROP TABLE entries", ENTRIES.replace("size INTEGER", "size TEXT"), INDEX),
-    "without rowid": ("DROP TABLE entries", ENTRIES + " WITHOUT ROWID", INDEX),
+    "other types": ("DROP TABLE entries", ENTRIES.replace("size INTEGER", "size TEXT"), IDS, INDEX),
+    "without rowid": ("DROP TABLE entries", ENTRIES + " WITHOUT ROWID", IDS, INDEX),
+    "index of another column": ("DROP INDEX ids", "CREATE UNIQUE INDEX ids ON entries (key)"),
+    "index that is not unique": ("DROP INDEX ids", IDS.replace("UNIQUE ", "")),
 }
 
 
@@ -178,6 +181,10 @@ CORRUPT_SCHEMAS = {
     " name = 'expiry') WHERE name = 'entries'",
     "index on the table's pages": "UPDATE sqlite_master SET rootpage = (SELECT rootpage FROM sqlite_master WHERE"
     " name = 'entries') WHERE name = 'expiry'",
+    "index of ids on the table's pages": "UPDATE sqlite_master SET rootpage = (SELECT rootpage FROM sqlite_master WHERE"
+    " name = 'entries') WHERE name = 'ids'",
+    "index of ids on another index's pages": "UPDATE sqlite_master SET rootpage = (SELECT rootpage FROM sqlite_master"
+    " WHERE name = 'expiry') WHERE name = 'ids'",
     "text that does not parse": "UPDATE sqlite_master SET sql = 'CREATE TABLE entries (((' WHERE name = 'entries'",
     "very long text": "UPDATE sqlite_master SET sql = sql || printf('%*c', 900000, ' ') WHERE name = 'entries'",
     "wrong type": "UPDATE sqlite_master SET type = 'trigger' WHERE name = 'state'",
@@ -213,6 +220,8 @@ HOSTILE_ROWS = {
     "answers of another row": "UPDATE entries SET payload = (SELECT payload FROM entries LIMIT 1)",
     "forged without the secret": "UPDATE entries SET seal = randomblob(32)",
     "ids moved": "UPDATE entries SET id = id + 1",
+    "ids of another type": "UPDATE entries SET id = CAST(id AS BLOB)",
+    "no ids": "UPDATE entries SET id = NULL",
     "a snapshot of ours": f"UPDATE state SET value = x'00' WHERE id = {SNAPSHOT_ROW}",
     "a huge snapshot": f"UPDATE state SET value = zeroblob(100000000) WHERE id = {SNAPSHOT_ROW}",
     "text for a snapshot": f"UPDATE state SET value = CAST(x'ff' AS TEXT) WHERE id = {SNAPSHOT_ROW}",
@@ -223,8 +232,8 @@ HOSTILE_ROWS = {
     "text for totals": f"UPDATE state SET value = CAST(x'ff' AS TEXT) WHERE id = {CHANGES_ROW}",
     "huge totals": f"UPDATE state SET value = zeroblob(100000000) WHERE id = {CHANGES_ROW}",
     "no totals": f"DELETE FROM state WHERE id = {CHANGES_ROW}",
-    "more entries": "INSERT INTO entries SELECT id + 1 + x, seal, key, size, cost, seconds, created, expires, tenant,"
-    f" model, meta, request, NULL FROM entries, ({LOOP} SELECT x FROM c LIMIT 25)",
+    "more entries": "INSERT INTO entries SELECT NULL, id + 1 + x, seal, key, size, cost, seconds, created, expires,"
+    f" tenant, model, meta, request, NULL FROM entries, ({LOOP} SELECT x FROM c LIMIT 25)",
 }
 
 

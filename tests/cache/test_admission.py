@@ -55,9 +55,33 @@ def test_a_request_applies_what_is_queued(resident: bool) -> None:
         cache.check()
 
 
-@pytest.mark.parametrize("step", ["arrive", "count_if_resident", "observe", "touch", "forget_missing", "settle"])
-def test_every_decision_waits_for_the_lock(step: str) -> None:
+def test_a_key_without_an_entry_is_not_counted() -> None:
     with small_cache() as cache:
+        admission = admission_of(cache)
+        assert not admission.count_if_resident(bytes(32), 1, 1.0)
+        assert admission.touch({bytes(32): 3}) == admission.arrived == 0
+
+
+def test_a_new_price_decides_what_is_evicted() -> None:
+    """The first entry would be evicted first; it has become the dearest, and the second the cheapest."""
+    with small_cache(policy="gdsf-cost") as cache:
+        admission = admission_of(cache)
+        keys = [
+            bytes.fromhex(cache.fetch(CHAT, request_of(k), Upstream()(k, 200_000, cost=1.0 + k)).key) for k in range(4)
+        ]
+        admission.reprice({keys[0]: 50.0, keys[1]: 0.5, bytes(32): 1.0})
+        for name in range(10, 12):
+            cache.fetch(CHAT, request_of(name), Upstream()(name, 200_000, cost=40.0))
+        assert [store_of(cache).get(key) is not None for key in keys] == [True, False, False, True]
+        cache.check()
+
+
+STEPS = ("arrive", "count_if_resident", "observe", "touch", "reprice", "forget_missing", "settle")
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_every_decision_waits_for_the_lock(step: str) -> None:
+    with small_cache(policy="gdsf-cost") as cache:
         admission = admission_of(cache)
         cache.fetch(CHAT, request_of(1), Upstream()(1))
         (i,) = admission.policy.residents
@@ -69,6 +93,7 @@ def test_every_decision_waits_for_the_lock(step: str) -> None:
             "count_if_resident": lambda: admission.count_if_resident(key, 1, 1.0),
             "observe": lambda: admission.observe(key, i, 1, 1.0),
             "touch": lambda: admission.touch({key: 1}),
+            "reprice": lambda: admission.reprice({key: 2.0}),
             "forget_missing": lambda: admission.forget_missing(key, i, admission.ids.serial[i]),
             "settle": lambda: admission.settle(i, entry),
         }

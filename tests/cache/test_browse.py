@@ -17,6 +17,7 @@ from knapcache.errors import StoreError
 from knapcache.keys.outline import words_of
 from knapcache.store.base import Entry
 from tests.support.caches import CHAT, Upstream, admission_of, keyed, small_cache, store_of
+from tests.support.timing import wait_until
 
 LATER = 1e12
 SYSTEM = {"role": "system", "content": "You are a helpful geographer."}
@@ -149,7 +150,7 @@ def test_a_comparison_makes_no_objects_for_the_garbage_collector(monkeypatch: py
         for k in range(600):
             cache.fetch(CHAT, chat(f"Tell me all you know about number {k}."), Upstream()(k))
         body, counts = chat("Tell me all you know about number 7.", temperature=1), []
-        assert compare(cache, body).coverage.read == 600
+        wait_until(lambda: compare(cache, body).coverage.read == 600)  # one reads for two seconds at most
         stored_request = cache._internal.browser._stored_request
 
         def counting(key: bytes) -> bytes | None:

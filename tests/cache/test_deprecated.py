@@ -18,7 +18,7 @@ CHANGELOG = Path(__file__).resolve().parents[2] / "CHANGELOG.md"
 
 def old(cache: Cache, name: str) -> Any:
     with pytest.warns(
-        DeprecationWarning, match=rf"^Cache\.{name} ends with 0\.3: (use .|it is for the proxy only$)"
+        DeprecationWarning, match=rf"^Cache\.{name} ends with 2\.0: (use .|it is for the proxy only$)"
     ) as caught:
         found = getattr(cache, name)
     assert caught[0].filename == __file__, "the warning names the caller"
@@ -79,15 +79,15 @@ def test_results_can_be_indexed_by_name() -> None:
         key = cache.fetch(CHAT, request_of(1), Upstream()(1)).key
         stats, found, entry = cache.stats(), cache.entries(), cache.entry(key)
         assert entry is not None
-        with pytest.warns(DeprecationWarning, match=r"^CacheStats\['misses'\] ends with 0\.3: use CacheStats\.misses$"):
+        with pytest.warns(DeprecationWarning, match=r"^CacheStats\['misses'\] ends with 2\.0: use CacheStats\.misses$"):
             assert stats["misses"] == 1  # type: ignore[index]
-        with pytest.warns(DeprecationWarning, match="ends with 0.3"):
+        with pytest.warns(DeprecationWarning, match="ends with 2.0"):
             assert (stats.get("evictions", 0), stats.get("nothing")) == (0, None)  # type: ignore[attr-defined]
-        with pytest.warns(DeprecationWarning, match="ends with 0.3"):
+        with pytest.warns(DeprecationWarning, match="ends with 2.0"):
             assert stats["by_model"]["m"]["misses"] == stats["breaker"]["opened"] + 1  # type: ignore[index]
-        with pytest.warns(DeprecationWarning, match="ends with 0.3"):
+        with pytest.warns(DeprecationWarning, match="ends with 2.0"):
             assert [row["key"] for row in found["rows"]] == [key]  # type: ignore[index]
-        with pytest.warns(DeprecationWarning, match="ends with 0.3"):
+        with pytest.warns(DeprecationWarning, match="ends with 2.0"):
             assert entry["payload"] == payload_of(1)  # type: ignore[index]
         assert "hits" in list(stats)  # type: ignore[call-overload]
         with pytest.raises(KeyError):

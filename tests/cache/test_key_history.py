@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from knapcache import Cache
-from knapcache.cache.key_history import MAX_FOUND, MAX_RECORDS, MAX_REQUEST, MAX_REQUEST_BYTES, KeyRecord
+from knapcache.cache import key_history
+from knapcache.cache.key_history import MAX_FOUND, MAX_REQUEST, MAX_REQUEST_BYTES, KeyRecord
 from knapcache.errors import CorruptState
 from tests.support.caches import CHAT, Upstream, admission_of, request_of, small_cache, store_of
 from tests.support.clock import Clock
@@ -49,6 +50,15 @@ def test_an_evicted_entry_is_recorded_with_the_answer_that_took_its_place(cache:
     assert record.created < record.time <= cache._internal.clock()
     fetch(cache, "first", 15_000)
     assert causes(cache, first) == ["evicted"], "it is stored again; its history stays"
+
+
+def test_an_entry_whose_id_is_reused_is_recorded() -> None:
+    with small_cache(ids=8, clock=Clock(step=0.001)) as cache:
+        keys = [fetch(cache, name) for name in range(9)]
+        (record,) = records(cache, keys[0])
+        assert (record.cause, record.size) == ("id reused", 0.0)
+        assert record.created < record.time <= cache._internal.clock()
+        assert [causes(cache, key) for key in keys[1:]] == [[]] * 8
 
 
 def test_expired_purged_and_replaced_entries_are_recorded(cache: Cache) -> None:
@@ -115,20 +125,21 @@ def test_entries_that_do_not_fit_at_the_start_are_recorded(tmp_path: Path) -> No
         assert record[5:] == (0.0, 0.0, 0.0, 0.0), "there are no requests yet, and no answer took its place"
 
 
-def test_the_record_is_bounded_and_keeps_the_newest() -> None:
+def test_the_record_is_bounded_and_keeps_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert key_history.MAX_RECORDS * key_history.RECORD.itemsize < 700_000
+    monkeypatch.setattr(key_history, "MAX_RECORDS", 4 * MAX_FOUND)
     with small_cache(ids=100) as cache:
         history = admission_of(cache).history
         began = history.since
         keys = [fetch(cache, name, 10) for name in range(3)]
-        for _ in range(MAX_RECORDS // 2):
+        for _ in range(2 * MAX_FOUND):
             for key in keys[:2]:
                 fetch(cache, keys.index(key), 10)
                 cache.purge(key=key)
         fetch(cache, 2, 10)
         cache.purge(key=keys[2])
-        assert history.written == MAX_RECORDS + 1
-        assert len(history._records) == MAX_RECORDS
-        assert history._records.nbytes < 700_000
+        assert history.written == 4 * MAX_FOUND + 1
+        assert len(history._records) == 4 * MAX_FOUND
         assert causes(cache, keys[2]) == ["purged"]
         found = records(cache, keys[0])
         assert len(found) == MAX_FOUND

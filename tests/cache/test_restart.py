@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.lib.recfunctions as rfn
 import orjson
 import pytest
 
@@ -154,6 +155,8 @@ def test_an_inconsistent_snapshot_is_rejected() -> None:
 
 # Snapshots of 0.2 before the change log: rows one after the other, keys at the end, and wider fields.
 
+ADDED = {"uncontested"}
+"""Fields of the header that the older version did not have."""
 OLDER_TYPES = {"victim": "<i8", "misses": "<i8", "requests": "<i4", "size_class": "<i4", "shadow": "<i4"}
 
 
@@ -164,17 +167,19 @@ def older_snapshot(name: str, policy: Policy, row: str | None = None, victim: in
     for field in policy.rows.dtype.names:
         rows[field] = policy.rows[field]
     rows["victim"][0] = victim or rows["victim"][0]
+    before = [field for field in policy.head.dtype.names if field not in ADDED]
+    head = rfn.repack_fields(policy.head[before], align=True)
     form = {
         "policy": name,
         "capacity": policy.capacity,
         "ids": policy.ids,
         "spare": policy.spare,
-        "head": str(policy.head.dtype.descr),
+        "head": str(head.dtype.descr),
         "row": str(rows.dtype.descr) if row is None else row,
         "used": policy.ids,
     }
     keys = keys_of(policy.ids).rows
-    rest = b"%b\n%b" % (orjson.dumps(form), zlib.compress(policy.head.tobytes() + rows.tobytes() + keys.tobytes()))
+    rest = b"%b\n%b" % (orjson.dumps(form), zlib.compress(head.tobytes() + rows.tobytes() + keys.tobytes()))
     return b"knapcache state 1\n%d %d\n%b" % (len(rest), zlib.crc32(rest), rest)
 
 
@@ -189,6 +194,9 @@ def test_an_older_snapshot_is_converted(name: str) -> None:
     assert (list(saved.keys), saved.entries, saved.position) == (list(keys_of(old.ids)), None, b"")
     for field in old.rows.dtype.names:
         assert np.array_equal(new.rows[field], old.rows[field]), field
+    for field in ADDED & set(old.head.dtype.names):
+        old.head[field] = 0
+    assert np.array_equal(new.head, old.head)
     assert run(new, ROUNDS // 3, 1) == run(old, ROUNDS // 3, 1)
 
 

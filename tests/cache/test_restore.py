@@ -122,6 +122,8 @@ class Traffic:
         elif kind < 0.93:
             self.clock.now += self.rng.randrange(60)
             self.admission.expire()
+        elif kind < 0.935:
+            self.admission.clear()
         elif kind < 0.96:
             self.fail()
         else:

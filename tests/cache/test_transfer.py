@@ -81,8 +81,8 @@ def test_entries_that_the_store_cannot_write_are_not_counted_as_stored(
     importer = EntryImporter(SqliteStore(tmp_path / "a.db", 8 << 20), None, "lru", lambda tenant, _: tenant)
     queued = ChangeEncoder.queued
 
-    def refuse_some(self: ChangeEncoder, done: Any, place: int, change: Change) -> QueuedWrite:
-        write = queued(self, done, place, change)
+    def refuse_some(self: ChangeEncoder, change: Change, done: Any) -> QueuedWrite:
+        write = queued(self, change, done)
         if change.put is not None and change.put.cost == 3.0:
             write.refuse("the disk is full")
         return write

@@ -12,12 +12,11 @@ import os
 import random
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from pathlib import Path
 
 from knapcache import Cache
 from knapcache.errors import StoreError
-from knapcache.store.base import Change
+from knapcache.store.base import C, Done
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.caches import CHAT, Upstream, is_answer, request_of, residents, small_cache, store_of
 from tests.support.fork_server import ForkServer, random_delay
@@ -51,21 +50,19 @@ def log_changes(log: str) -> None:
     apply_all = SqliteStore.apply_all
     numbers = itertools.count()  # a change may be acknowledged after the next one has begun
 
-    def logged(self: SqliteStore, changes: Sequence[Change]) -> Future[Sequence[StoreError | None]]:
-        numbered = [(next(numbers), change) for change in changes]
-        for number, (put, evict, _) in numbered:
-            for key in (*evict, *([put.key] if put else [])):
+    def logged(self: SqliteStore, changes: Sequence[C], done: Done[C]) -> None:
+        numbered = {change: next(numbers) for change in changes}
+        for change, number in numbered.items():
+            for key in (*change.evict, *([change.put.key] if change.put else [])):
                 os.write(out, b"evict %s %d\n" % (key.hex().encode(), number))
 
-        def log_puts(done: Future[Sequence[StoreError | None]]) -> None:
-            for (number, (put, _, _)), error in zip(numbered, done.result(), strict=True):
-                if put is not None and error is None:
-                    line = b"put %s %d %d\n" % (put.key.hex().encode(), number, version_of(put.payload))
-                    os.write(out, line)
+        def log_put(change: C, error: StoreError | None) -> None:
+            if change.put is not None and error is None:
+                key, version = change.put.key.hex().encode(), version_of(change.put.payload)
+                os.write(out, b"put %s %d %d\n" % (key, numbered[change], version))
+            done(change, error)
 
-        done = apply_all(self, changes)
-        done.add_done_callback(log_puts)
-        return done
+        apply_all(self, changes, log_put)
 
     SqliteStore.apply_all = logged  # type: ignore[method-assign]
 

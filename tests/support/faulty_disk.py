@@ -21,6 +21,8 @@ from knapcache.store.sqlite.store import SqliteStore
 from tests.support.stores import spawn
 
 _numbers = itertools.count()
+SYSTEM = apsw.vfs_names()[0]
+"""SQLite's own VFS: its default, until a faulty one is."""
 
 
 class DiskFaults:
@@ -48,12 +50,12 @@ class DiskFaults:
 
 
 class FaultyVFS(apsw.VFS):
-    """The real file system, with faults. Pass its `name` to SqliteOptions(vfs=…)."""
+    """The real file system, with faults. Pass its `name` to SqliteOptions(vfs=…), or make it SQLite's default."""
 
-    def __init__(self, faults: DiskFaults) -> None:
+    def __init__(self, faults: DiskFaults, *, default: bool = False) -> None:
         self.faults = faults
         self.name = f"faulty{next(_numbers)}"
-        super().__init__(self.name, "")
+        super().__init__(self.name, SYSTEM, makedefault=default)
 
     def xOpen(self, name: Any, flags: list[int]) -> apsw.VFSFile:  # noqa: N802 - SQLite's name
         return _FaultyFile(self.faults, name, flags)
@@ -62,7 +64,7 @@ class FaultyVFS(apsw.VFS):
 class _FaultyFile(apsw.VFSFile):
     def __init__(self, faults: DiskFaults, name: Any, flags: list[int]) -> None:
         self.faults = faults
-        super().__init__("", name, flags)
+        super().__init__(SYSTEM, name, flags)
 
     def xRead(self, amount: int, offset: int) -> bytes:  # noqa: N802
         self.faults.inject(writing=False)

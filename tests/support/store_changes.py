@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from knapcache.store.sqlite.layout import DiskLayout, operation_frames, snapshot_frames
 
+CLEAR = -1
+"""In place of a name: all entries are removed, and nothing is put."""
 MAX_CONTENT = 32_000
 """Most bytes of an entry, with its request and its metadata."""
 
@@ -28,6 +30,8 @@ class Change(NamedTuple):
 
     def may_be_split(self, size_limit: int) -> bool:
         """Return whether its evictions may precede it. The previous version of its entry is one more."""
+        if self.name == CLEAR:
+            return False
         frames = operation_frames() * (len(self.evicted) + 1) + operation_frames(MAX_CONTENT) + snapshot_frames(20)
         return frames > DiskLayout.of(size_limit).frames_per_transaction
 
@@ -48,6 +52,9 @@ def prefixes_to(found: State, before: State, changes: Sequence[Change], size_lim
                 del rest[other]
                 if found[0] == rest:
                     prefixes.append(number)
+        if name == CLEAR:
+            entries = {}
+            continue
         entries = {other: v for other, v in entries.items() if other not in evicted} | {name: version}
         snapshot = b"%d" % version
     return prefixes

@@ -15,7 +15,7 @@ from pathlib import Path
 from knapcache.store.sqlite.recovery import SqliteOptions
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.fork_server import ForkServer, random_delay
-from tests.support.store_changes import Change, State, prefixes_to
+from tests.support.store_changes import CLEAR, Change, State, prefixes_to
 from tests.support.stores import entry_of, files_bytes, key_of, stored_versions
 
 SIZE_LIMIT = 2 << 20
@@ -27,7 +27,7 @@ def warm_up() -> None:
 
 
 def run(ready: Callable[[], object], path: str, log: str, seed: str, synchronous: str) -> None:
-    """Put entries for ever; evict the oldest. Log each change before it is applied and when it is acknowledged."""
+    """Put entries for ever; evict the oldest, at times all. Log each change before it is applied and acknowledged."""
     out = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     ready()
     store = SqliteStore(path, SIZE_LIMIT, SqliteOptions(synchronous=synchronous))
@@ -36,6 +36,7 @@ def run(ready: Callable[[], object], path: str, log: str, seed: str, synchronous
     rng = random.Random(int(seed))
     number = 0
     while True:
+        clears = rng.random() < 0.02
         name, version = rng.randrange(NAMES), int(seed) * 10**6 + number
         entry = entry_of(store, name, int(min(30_000, rng.lognormvariate(8, 1))), version)
         held.pop(name, None)
@@ -50,8 +51,13 @@ def run(ready: Callable[[], object], path: str, log: str, seed: str, synchronous
         for other in evict:
             del held[other]
         held[name] = entry.size
-        os.write(out, f"{number} {name} {version} {' '.join(map(str, evict))}\n".encode())
-        done = store.apply(entry, [key_of(other) for other in evict], b"%d" % version)
+        if clears:
+            os.write(out, f"{number} {CLEAR} 0\n".encode())
+            held.clear()
+            done = store.clear()
+        else:
+            os.write(out, f"{number} {name} {version} {' '.join(map(str, evict))}\n".encode())
+            done = store.apply(entry, [key_of(other) for other in evict], b"%d" % version)
 
         def acknowledge(done: Future[None], number: int = number) -> None:
             done.result()

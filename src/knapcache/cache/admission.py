@@ -32,9 +32,9 @@ import numpy as np
 from knapcache.cache import background_compile
 from knapcache.cache.apply_queue import ApplyQueue, StoreChange
 from knapcache.cache.consistency import check_residents
-from knapcache.cache.entry_index import IMPORTED, EntryIndex, EntryTable
+from knapcache.cache.entry_index import IMPORTED, PAUSE, EntryIndex, EntryTable
 from knapcache.cache.ids import IdTable, table_size
-from knapcache.cache.key_history import REJECTIONS, KeyHistory
+from knapcache.cache.key_history import MAX_RECORDS, REJECTIONS, KeyHistory
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.quotas import Quotas
 from knapcache.cache.shadow import Shadows
@@ -44,6 +44,8 @@ from knapcache.store.base import Clock, Entry, EntryInfo, Store, wall_clock
 
 log = logging.getLogger("knapcache.cache")
 
+CLEAR_IDS = 128
+"""Ids that `clear` forgets without a pause, in a millisecond."""
 MAX_TOUCHES = 1000
 """Requests for one key that `touch` counts at most: a key with that many stays resident anyway."""
 
@@ -150,6 +152,14 @@ class AdmissionController:
                         size, cost = int(self.policy.rows["entry_size"][i]), float(self.index.records["cost"][i])
                         self.shadows.observe(i, size, cost)
         return counted
+
+    def reprice(self, costs: Mapping[bytes, float]) -> None:
+        """Set what a miss of some resident keys costs from now on. Entries keep the cost that was paid for them."""
+        for key, cost in costs.items():
+            with self.deciding:  # taken for each key, so that no request waits for all of them
+                i = self.ids.find(key)
+                if i >= 0:
+                    self.policy.reprice(i, cost)
 
     def forget_missing(self, key: bytes, i: int, serial: int) -> None:
         """Forget an entry that the store does not have, unless a newer one was admitted."""
@@ -303,6 +313,35 @@ class AdmissionController:
         self.store.flush()
         if change.error is not None:
             raise StoreError(f"{len(keys)} entries are hidden, but not yet removed: {change.error}")
+
+    def clear(self) -> int:
+        """Remove all entries from policy and store, a `ClearableStore`. Return how many. StoreError as of `forget`.
+
+        The store removes its rows in the background, while the policy forgets its ids. An answer that is admitted
+        meanwhile has a newer serial, or another id: it stays.
+        """
+        with self.expiring:  # as for `expire`
+            with self.deciding:
+                ids = np.flatnonzero(self.policy.rows["resident"][: len(self.ids)])
+                serials = np.asarray(self.ids.serial)[ids].tolist()
+                change = StoreChange(clear=True)
+                self.queue.append(change)
+            self.drain()
+            found = list(zip(ids.tolist(), serials, strict=True))
+            for first in range(0, len(found), CLEAR_IDS):
+                if first:
+                    time.sleep(PAUSE)
+                with self.deciding:
+                    for i, serial in found[first : first + CLEAR_IDS]:
+                        if self.ids.serial[i] == serial:
+                            if first >= len(found) - MAX_RECORDS:  # it would not keep the others
+                                self.history.note_removed("purged", i)
+                            self.forget_id(i)
+                            self.shadows.forget(i)
+            self.store.flush()
+        if change.error is not None:
+            raise StoreError(f"{len(found)} entries are hidden, but not yet removed: {change.error}")
+        return len(found)
 
     def expire(self) -> int:
         """Remove expired entries. Return how many."""

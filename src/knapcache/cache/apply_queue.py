@@ -9,28 +9,27 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 
 from knapcache.errors import StoreError
-from knapcache.store.base import Change, Entry, Store, batch_store
+from knapcache.store.base import Change, Store, batch_store, clearable_store
 
 BATCH_KEYS = 256
 """Keys that one change evicts at most, where there are many."""
 
 
 @dataclass(slots=True, eq=False)
-class StoreChange:
+class StoreChange(Change):
     """The put and the evictions of one decision, which the store applies together or not at all."""
 
-    put: Entry | None = None
-    evict: Sequence[bytes] = ()
-    snapshot: bytes | None = None
     i: int = -1
     """Id of the entry to put. With the serial it tells whether the policy still holds that entry."""
     serial: int = 0
+    clear: bool = False
+    """All entries are removed. Only for a `ClearableStore`."""
     error: BaseException | None = None
     """Why the store could not apply it."""
 
@@ -42,7 +41,7 @@ class ApplyQueue:
     """Changes for one store, in decision order."""
 
     def __init__(self, store: Store) -> None:
-        self._store, self._batches = store, batch_store(store)
+        self._store, self._batches, self._clearable = store, batch_store(store), clearable_store(store)
         self.changes: deque[StoreChange] = deque()
         self.applying = threading.Lock()
 
@@ -60,30 +59,36 @@ class ApplyQueue:
 
     def drain_locked(self, on_failure: OnFailure) -> None:
         """The same, for a caller that holds `applying`."""
+        done = partial(_done, on_failure)
         while self.changes:
-            changes = [self.changes.popleft() for _ in range(1 if self._batches is None else len(self.changes))]
+            changes = self._take()
             try:
-                if self._batches is None:
+                if changes[0].clear and self._clearable is not None:
+                    self._clearable.clear().add_done_callback(partial(_done_future, done, changes[0]))
+                elif self._batches is None:
                     (change,) = changes
                     applied = self._store.apply(change.put, change.evict, change.snapshot)
-                    applied.add_done_callback(partial(_check_one, change, on_failure))
+                    applied.add_done_callback(partial(_done_future, done, change))
                 else:
-                    batch = [Change(each.put, each.evict, each.snapshot) for each in changes]
-                    self._batches.apply_all(batch).add_done_callback(partial(_check_all, changes, on_failure))
+                    self._batches.apply_all(changes, done)
             except StoreError as error:  # the store is closed, or another process owns it
-                _report(changes, [error] * len(changes), on_failure)
+                for change in changes:
+                    done(change, error)
+
+    def _take(self) -> list[StoreChange]:
+        """Remove the changes from the queue that the store gets together."""
+        changes = [self.changes.popleft()]
+        if self._batches is not None and not changes[0].clear:
+            while self.changes and not self.changes[0].clear:
+                changes.append(self.changes.popleft())
+        return changes
 
 
-def _check_one(change: StoreChange, on_failure: OnFailure, applied: Future[None]) -> None:
-    _report([change], [applied.exception()], on_failure)
+def _done_future(done: partial[None], change: StoreChange, applied: Future[None]) -> None:
+    done(change, applied.exception())
 
 
-def _check_all(changes: list[StoreChange], on_failure: OnFailure, applied: Future[Sequence[StoreError | None]]) -> None:
-    _report(changes, applied.result(), on_failure)
-
-
-def _report(changes: list[StoreChange], errors: Sequence[BaseException | None], on_failure: OnFailure) -> None:
-    for change, error in zip(changes, errors, strict=True):
-        if error is not None:
-            change.error = error
-            on_failure(change)
+def _done(on_failure: OnFailure, change: StoreChange, error: BaseException | None) -> None:
+    if error is not None:
+        change.error = error
+        on_failure(change)

@@ -1,4 +1,4 @@
-"""Names that `Cache` had before 0.2.0. They work until 0.3, with a DeprecationWarning that says what to use instead.
+"""Names that `Cache` had before 0.2.0. They work until 2.0, with a DeprecationWarning that says what to use instead.
 
 Caches have the type Any here: `cache.py` imports this module.
 """
@@ -64,7 +64,7 @@ def old_attribute(cache: Any, name: str) -> Any:
     if old is None:
         raise AttributeError(f"{type(cache).__name__!r} object has no attribute {name!r}", name=name, obj=cache)
     advice = f"use {old.instead}" if old.instead else "it is for the proxy only"
-    warnings.warn(f"Cache.{name} ends with 0.3: {advice}", DeprecationWarning, stacklevel=3)
+    warnings.warn(f"Cache.{name} ends with 2.0: {advice}", DeprecationWarning, stacklevel=3)
     return old.find(cache)
 
 

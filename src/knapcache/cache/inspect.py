@@ -16,11 +16,11 @@ from knapcache.cache.apply_queue import BATCH_KEYS
 from knapcache.cache.entries import MB, columns, least_value, purge_preview, read_entries, rows_of, stored_request
 from knapcache.cache.outlines import OtherRequests, OutlineIndex
 from knapcache.cache.owner_requests import ask_purge
-from knapcache.cache.purging import PurgeConditions
+from knapcache.cache.purging import ALL, PurgeConditions
 from knapcache.cache.snapshot import read_snapshot
 from knapcache.keys.difference import distance
 from knapcache.keys.outline import read_canonical
-from knapcache.store.base import Store, network_store, wall_clock
+from knapcache.store.base import Store, clearable_store, network_store, wall_clock
 
 COLUMNS = ("size", "cost", "usd", "requests", "per_day", "value", "age", "expires_in")
 
@@ -61,11 +61,17 @@ def purge_store(store: Store, conditions: PurgeConditions) -> int:
     network = network_store(store)
     if network is not None and not store.own():
         return ask_purge(network, conditions)
+    clearable = clearable_store(store)
     chosen = conditions.filter(wall_clock())
     for entry in store.collect():
         stored = store.get(entry.key)
         if not chosen(entry.info) and (stored is None or stored.created < entry.created):
             store.apply(entry)
+    if conditions == ALL and clearable is not None:
+        store.flush()
+        removed = store.totals().entries
+        clearable.clear().result()
+        return removed
     keys = [info.key for info in filter(chosen, store.scan())]
     for k in range(0, len(keys), BATCH_KEYS):
         store.apply(evict=keys[k : k + BATCH_KEYS]).result()

@@ -6,18 +6,19 @@ Not part of the public interface, which is `Cache`: a release may change any of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from knapcache.cache.browse import EntryBrowser
 from knapcache.cache.coordinator import Coordinator
 from knapcache.cache.engine import RequestEngine, fetch_options
-from knapcache.cache.entries import page
+from knapcache.cache.entries import page, stored_request
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.option_groups import KeyOptions, PolicyOptions, PriceOptions, StoreSource
 from knapcache.cache.options import checked_clock, checked_counts, checked_ttl
 from knapcache.cache.purging import PurgeConditions
 from knapcache.cache.replies import PendingFetch
+from knapcache.cache.roles import Owner
 from knapcache.cache.values import Answer, Lookup, Reply
 from knapcache.errors import StoreError
 from knapcache.keys import ParsedBody
@@ -200,6 +201,20 @@ class InternalCache:
         The policy and the shadows count them, the ledger does not. Return how many were for known keys.
         """
         return self.coordinator.role.touch(checked_counts(counts))
+
+    def reprice(self, costs: Mapping[bytes, float]) -> None:
+        """Set what a miss of some stored keys costs from now on, for the policy. A reader does nothing."""
+        if isinstance(role := self.coordinator.role, Owner):
+            role.admission.reprice(costs)
+
+    def stored_requests(self, namespaces: Collection[str]) -> Iterator[tuple[bytes, float, bytes]]:
+        """Yield key, paid cost and canonical request of every entry of some namespaces. Reads the store, and blocks."""
+        table = self.coordinator.role.entries()
+        for k, number in enumerate(table.records["tenant"].tolist()):
+            if table.tenants[number] in namespaces:
+                request = stored_request(self.coordinator.store, table.keys[k])
+                if request is not None:
+                    yield table.keys[k], float(table.records["cost"][k]), request
 
     # Administration.
 

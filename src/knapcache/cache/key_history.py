@@ -13,6 +13,7 @@ Processes that only read the store hand their answers over to the owner, so the 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -82,7 +83,8 @@ class KeyHistory:
         self.written = 0
         """Records so far; the last MAX_RECORDS are kept."""
         self._records: Records = np.zeros(MAX_RECORDS, RECORD)
-        self._requests: dict[bytes, tuple[float, bytes, bool]] = {}
+        self._requests: OrderedDict[bytes, tuple[float, bytes, bool]] = OrderedDict()
+        """A dict would search for its oldest key behind all that were removed."""
         self._request_bytes = 0
 
     # Writing.
@@ -107,8 +109,7 @@ class KeyHistory:
         if size > MAX_REQUEST or entry.key in self._requests:
             return
         while self._requests and self._request_bytes + size > MAX_REQUEST_BYTES:
-            oldest = next(iter(self._requests))
-            self._request_bytes -= len(self._requests.pop(oldest)[1])
+            self._request_bytes -= len(self._requests.popitem(last=False)[1][1])
         self._requests[entry.key] = entry.created, entry.request, cause is None
         self._request_bytes += size
 

@@ -60,6 +60,9 @@ class PurgeConditions:
         return {name: value for name, value in given.items() if value is not None}
 
 
+ALL = PurgeConditions()
+
+
 def model_filter(wanted: str) -> Callable[[str], bool]:
     """Return a function that says whether a model is the wanted one or a dated version of it.
 

@@ -60,6 +60,8 @@ class Quotas:
 
     def add(self, i: int, tenant: str, size: int) -> None:
         """Count the entry of id i, which became resident."""
+        if not self.limits:
+            return
         self.remove(i)
         if tenant in self.limits:
             self._sizes[i] = size

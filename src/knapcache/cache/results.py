@@ -23,7 +23,7 @@ class IndexedByName:
             if name not in iter(self):
                 raise KeyError(name)
             kind = type(self).__name__
-            warnings.warn(f"{kind}[{name!r}] ends with 0.3: use {kind}.{name}", DeprecationWarning, stacklevel=2)
+            warnings.warn(f"{kind}[{name!r}] ends with 2.0: use {kind}.{name}", DeprecationWarning, stacklevel=2)
             return getattr(self, name)
 
         def __iter__(self) -> Iterator[str]:

@@ -21,11 +21,11 @@ from knapcache.cache.entry_index import EntryTable, entry_table
 from knapcache.cache.imported import ImportedRequests
 from knapcache.cache.key_history import KeyRecord
 from knapcache.cache.ledger import Ledger
-from knapcache.cache.purging import PurgeConditions
+from knapcache.cache.purging import ALL, PurgeConditions
 from knapcache.cache.restore import save
 from knapcache.cache.snapshot import read_snapshot
 from knapcache.errors import NotOwner, StoreError
-from knapcache.store.base import Clock, Entry, Lease, NetworkStore, Store, expired, network_store
+from knapcache.store.base import Clock, Entry, Lease, NetworkStore, Store, clearable_store, expired, network_store
 from knapcache.threads import DeadlinePool
 
 SWEEP_SECONDS = 60.0
@@ -211,6 +211,8 @@ class Owner(Role):
         Answers that readers handed over are decided first: otherwise they would be admitted after the purge.
         """
         self._collect()
+        if conditions == ALL and clearable_store(self.store) is not None:
+            return self.admission.clear()
         keys = [info.key for info in filter(conditions.filter(self._clock()), self.store.scan())]
         for k in range(0, len(keys), BATCH_KEYS):
             self.admission.forget(keys[k : k + BATCH_KEYS])

@@ -15,8 +15,8 @@ if the policy can do that (`Policy.compacted`). Otherwise no snapshot is saved. 
 entries that the store has and the snapshot does not; the rest it learns again.
 
 Nothing is unpickled. Bytes that are not exactly a state of this policy at this capacity are ignored. Fields of other
-types, of an older version, are converted if every value stays the same. Stores seal snapshots, so damaged ones never
-get here.
+types, of an older version, are converted if every value stays the same. Fields of the header that an older version did
+not have keep their initial values. Stores seal snapshots, so damaged ones never get here.
 """
 
 from __future__ import annotations
@@ -235,7 +235,8 @@ def _unpack(name: str, policy: Policy, snapshot: bytes) -> SavedState:
     if not (older or snapshot.startswith(MAGIC)) or snapshot[len(MAGIC) : first] != sums:
         raise ValueError("not a snapshot")
     form, content = orjson.loads(snapshot[first:start]), memoryview(snapshot)[start:]
-    head, row = _saved_type(form.pop("head"), policy.head.dtype), _saved_type(form.pop("row"), policy.rows.dtype)
+    head = _saved_type(form.pop("head"), policy.head.dtype, subset=True)
+    row = _saved_type(form.pop("row"), policy.rows.dtype)
     used, position, names_size = form.pop("used"), form.pop("position", ""), form.pop("names", None)
     if form != _form(name, policy) or not 0 <= used <= policy.ids:
         raise ValueError("a snapshot of another policy")
@@ -261,14 +262,17 @@ def _read_entries(stream: _Stream, names_size: int, residents: int) -> SavedInde
     return SavedIndex(_with_usd_as_difference(records), names)
 
 
-def _saved_type(text: str, current: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the type of saved rows: the current one, or one that has the same fields with other types."""
+def _saved_type(text: str, current: np.dtype[Any], *, subset: bool = False) -> np.dtype[Any]:
+    """Return the type of saved rows: the current one, or one that has the same fields, or a subset, of other types."""
     if text == str(current.descr):
         return current
     fields = [(name or f"padding {k}", *rest) for k, (name, *rest) in enumerate(ast.literal_eval(text))]
     saved = np.dtype(fields)
     names = {name for name in saved.names or () if not name.startswith("padding")}
-    if names != set(current.names or ()) or saved.hasobject or saved.itemsize > 2 * current.itemsize + BLOCK:
+    known = set(current.names or ())
+    if not (names <= known if subset else names == known):
+        raise ValueError("other fields")
+    if saved.hasobject or saved.itemsize > 2 * current.itemsize + BLOCK:
         raise ValueError("other fields")
     return saved
 
@@ -277,7 +281,7 @@ def _read_rows(stream: _Stream, saved: np.dtype[Any], rows: Records, *, whole: b
     """Read the rows of an array, whole or by fields, of a type that may differ. ValueError if a value does not fit."""
     for block in _blocks(rows):
         found = np.frombuffer(stream.take(len(block) * saved.itemsize), saved) if whole else None
-        for name in (saved if found is None else rows.dtype).names or ():
+        for name in saved.names or ():
             column = _read_field(stream, saved[name], len(block)) if found is None else found[name]
             if name in rows.dtype.names:
                 block[name] = column

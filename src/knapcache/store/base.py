@@ -33,23 +33,17 @@ Laws, tested by `knapcache.testing.check_store`:
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
 
-import orjson
-
-from knapcache.errors import InvalidInput, StoreError
+from knapcache.errors import StoreError
 
 Clock = Callable[[], float]
 """Returns Unix time in seconds."""
-Fields = tuple[bytes, bytes, bytes]
-"""Tenant, model and meta of an entry as bytes (`encode_fields`)."""
 KEY_BYTES = 32
-FLOAT = {float}
 
 
 def wall_clock() -> float:
@@ -99,12 +93,18 @@ class Entry(NamedTuple):
         return EntryInfo(*self[:9])
 
 
-class Change(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Change:
     """One atomic change of a store: it removes entries, then puts one, and replaces the snapshot."""
 
     put: Entry | None = None
     evict: Collection[bytes] = ()
     snapshot: bytes | None = None
+
+
+C = TypeVar("C", bound=Change)
+Done = Callable[[C, StoreError | None], None]
+"""done(change, error): the change is durable, or has failed."""
 
 
 class NotInMemory:
@@ -305,8 +305,15 @@ class NetworkStore(Store, Protocol):
 class BatchStore(Store, Protocol):
     """A store that takes many changes at once, in less time than one after the other."""
 
-    def apply_all(self, changes: Sequence[Change], /) -> Future[Sequence[StoreError | None]]:
-        """Make changes in their order, each as `apply` does. The result says of each why it failed, or None."""
+    def apply_all(self, changes: Sequence[C], done: Done[C], /) -> None:
+        """Make changes in their order, each as `apply` does. Call `done` for each: at once, or later in any thread."""
+
+
+class ClearableStore(Store, Protocol):
+    """A store that removes all entries at once, in less time than one after the other."""
+
+    def clear(self) -> Future[None]:
+        """Remove all entries that were put before this call. Later changes are made after it."""
 
 
 def network_store(store: Store) -> NetworkStore | None:
@@ -324,65 +331,10 @@ def batch_store(store: Store) -> BatchStore | None:
     return cast(BatchStore, store) if hasattr(store, "apply_all") else None
 
 
+def clearable_store(store: Store) -> ClearableStore | None:
+    """Return a store as a ClearableStore, or None if it is none."""
+    return cast(ClearableStore, store) if hasattr(store, "clear") else None
+
+
 def expired(expires: float | None, now: float) -> bool:
     return expires is not None and expires <= now
-
-
-def validate_key(key: Any) -> bytes:
-    """Return the key, or raise InvalidInput."""
-    if not isinstance(key, bytes) or len(key) != KEY_BYTES:
-        raise InvalidInput(f"a key must be {KEY_BYTES} bytes, not {_type_and_length(key)}")
-    return key
-
-
-def validate_entry(entry: Entry, size: int) -> Entry:
-    """Return the entry with its numbers as floats, or raise InvalidInput. `size` is what the store computed."""
-    validate_key(entry.key)
-    if entry.size != size:
-        raise InvalidInput(f"size must be {size}, as computed by entry_size(), not {entry.size!r}")
-    numbers = entry.cost, entry.seconds, entry.created
-    if entry.expires is None and set(map(type, numbers)) == FLOAT and min(numbers) > 0 and math.isfinite(sum(numbers)):
-        return entry  # as it is: most are, and a copy takes ten times as long
-    return entry._replace(
-        cost=_number("cost", entry.cost),
-        seconds=_number("seconds", entry.seconds),
-        created=_number("created", entry.created),
-        expires=None if entry.expires is None else _number("expires", entry.expires),
-    )
-
-
-def encode_fields(entry: Entry) -> Fields:
-    """Return tenant, model and meta as bytes, or raise InvalidInput."""
-    try:
-        return entry.tenant.encode(), entry.model.encode(), orjson.dumps(dict(entry.meta))
-    except (AttributeError, TypeError, ValueError) as error:
-        raise InvalidInput(f"tenant and model must be text and meta must be JSON: {error}") from None
-
-
-def content_size(entry: Entry, fields: Fields | None = None) -> int:
-    """Return the bytes of request, payload, tenant, model and meta together, or raise InvalidInput.
-
-    fields   `encode_fields` of the entry, if it is known
-    """
-    request, payload = entry.request, entry.payload
-    if not (isinstance(request, bytes) and isinstance(payload, bytes)):
-        types = f"{_type_and_length(request)} and {_type_and_length(payload)}"
-        raise InvalidInput(f"request and payload must be bytes, not {types}")
-    tenant, model, meta = fields or encode_fields(entry)
-    return len(request) + len(payload) + len(tenant) + len(model) + len(meta)
-
-
-def _number(name: str, value: Any) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if not (math.isfinite(number) and number >= 0.0):
-        raise InvalidInput(f"{name} must be a finite number and not negative, not {value!r}")
-    return number + 0.0  # −0.0 does not survive every format
-
-
-def _type_and_length(value: Any) -> str:
-    """Describe a value without its content: requests and answers do not belong in error messages."""
-    size = f" of length {len(value)}" if hasattr(value, "__len__") else ""
-    return f"{type(value).__name__}{size}"

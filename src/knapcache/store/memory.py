@@ -14,23 +14,13 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Final
 
 from knapcache.errors import CorruptState, InvalidInput, StoreError
-from knapcache.store.base import (
-    Clock,
-    Entry,
-    EntryInfo,
-    StoreOptions,
-    Totals,
-    content_size,
-    encode_fields,
-    validate_entry,
-    validate_key,
-    wall_clock,
-)
+from knapcache.store.base import C, Clock, Done, Entry, EntryInfo, StoreOptions, Totals, wall_clock
+from knapcache.store.validation import content_size, encode_fields, validate_entry, validate_key
 from knapcache.store.decoded_entries import DecodedEntries
 from knapcache.store.packed import RECORD_OVERHEAD, expiry_of, pack, size_of, unpack, unpack_info
 
@@ -100,22 +90,33 @@ class MemoryStore:
     def apply(
         self, put: Entry | None = None, evict: Collection[bytes] = (), snapshot: bytes | None = None
     ) -> Future[None]:
-        evict, record = [validate_key(key) for key in evict], b""
-        if put is not None:
-            fields = encode_fields(put)
-            put = validate_entry(put, OVERHEAD + content_size(put, fields))
-            record = pack(put, fields)
         done: Future[None] = Future()
-        with self._lock:
-            refusal = self._apply(put, record, evict, snapshot)
+        refusal = self._change(put, evict, snapshot)
         if refusal is None:
             done.set_result(None)
         else:
             done.set_exception(StoreError(refusal))
         return done
 
+    def apply_all(self, changes: Sequence[C], done: Done[C], /) -> None:
+        for change in changes:
+            try:
+                refusal = self._change(change.put, change.evict, change.snapshot)
+            except InvalidInput as error:
+                refusal = str(error)
+            done(change, None if refusal is None else StoreError(refusal))
+
+    def _change(self, put: Entry | None, evict: Collection[bytes], snapshot: bytes | None) -> str | None:
+        """Make a change; return the reason if it is refused."""
+        evict, record = [validate_key(key) for key in evict], b""
+        if put is not None:
+            fields = encode_fields(put)
+            put = validate_entry(put, OVERHEAD + content_size(put, fields))
+            record = pack(put, fields)
+        with self._lock:
+            return self._apply(put, record, evict, snapshot)
+
     def _apply(self, put: Entry | None, record: bytes, evict: list[bytes], snapshot: bytes | None) -> str | None:
-        """Make the change; return the reason if it is refused."""
         if self._closed:
             return "the store is closed"
         self._remove(evict if put is None else [*evict, put.key])

@@ -15,7 +15,8 @@ from types import MappingProxyType
 
 import orjson
 
-from knapcache.store.base import Entry, EntryInfo, encode_fields
+from knapcache.store.base import Entry, EntryInfo
+from knapcache.store.validation import encode_fields
 
 _HEAD = struct.Struct("<qddddIIIQ")
 _START = _HEAD.size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from typing import Any
 
 import pytest
 
@@ -88,6 +89,41 @@ def test_limits_never_sum_to_more_than_the_capacity(engine: RedisProcess, open_s
     assert max(used for _, used, _, _ in sums) > 0.7 * store.capacity
     assert max(room for *_, room in sums) + store.capacity <= store.size_limit
     assert store.totals() == (len(held), sum(held.values()))
+    store.check()
+
+
+def test_a_replaced_entry_is_never_missing(
+    engine: RedisProcess, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, reader = (open_store(engine.url, query="near=0") for _ in range(2))
+    owner.apply(entry_of(owner, 1)).result(60)
+    assert owner._member.writer is not None
+    table = owner._member.writer.table
+    change, versions = table.change, []
+
+    def watched_change(*args: Any, **options: Any) -> str:
+        status = change(*args, **options)
+        found = reader.get(key_of(1))
+        versions.append(found and found.meta["version"])
+        return status
+
+    monkeypatch.setattr(table, "change", watched_change)
+    owner.apply(entry_of(owner, 1, version=1), [key_of(2)]).result(60)
+    assert versions[-1] == 1
+    assert None not in versions
+    owner.check()
+
+
+def test_an_entry_is_replaced_in_a_full_store(engine: RedisProcess, open_store: OpenStore) -> None:
+    store = open_store(engine.url, 1 << 20, query="near=0&shards=1")
+    size = entry_of(store, 0, 20_000).size
+    names = range(store.capacity // size)
+    for k in names:
+        store.apply(entry_of(store, k, 20_000)).result(60)
+    for k in names:
+        store.apply(entry_of(store, k, 20_000, version=1)).result(60)
+    assert store.totals() == (len(names), len(names) * size)
+    assert store.get(key_of(0)) == entry_of(store, 0, 20_000, version=1)
     store.check()
 
 

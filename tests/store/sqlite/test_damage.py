@@ -71,7 +71,7 @@ def test_a_damaged_row_is_deleted_and_the_others_stay(path: Path) -> None:
     # A valid row under the id of another key.
     (row,) = run_sql(path, "SELECT * FROM entries WHERE key = ?", (entries[2].key,))
     (number,) = run_sql(path, "SELECT id FROM entries WHERE key = ?", (entries[3].key,))[0]
-    run_sql(path, f"INSERT OR REPLACE INTO entries VALUES ({','.join('?' * len(row))})", (number, *row[1:]))
+    run_sql(path, f"INSERT OR REPLACE INTO entries VALUES ({','.join('?' * len(row))})", (None, number, *row[2:]))
     store = SqliteStore(path, SIZE_LIMIT, SqliteOptions(memory_tier=0))
     assert [store.get(entry.key) for entry in entries] == [None, None, entries[2], None]
     assert store.counters()["damaged"] == 2

@@ -18,7 +18,7 @@ from knapcache.errors import InvalidInput, StoreError
 from knapcache.store.encryption import Encryption
 from knapcache.store.sqlite.database import ENCRYPTION_ROW, key_ids_in, require_keys
 from knapcache.store.sqlite.recovery import SqliteOptions
-from knapcache.store.sqlite.rows import Sealer, _body_seal
+from knapcache.store.sqlite.rows import COLUMNS, Sealer, _body_seal
 from knapcache.store.sqlite.store import SqliteStore
 from tests.support.stores import entry_of, key_of, run_sql
 
@@ -209,7 +209,7 @@ def test_with_the_secret_of_the_seals_rows_still_cannot_be_swapped_or_forged(pat
     """An attacker who reads the data directory has the secret, but not the encryption key."""
     with open_store(path, ONE) as store:
         sealer = store._sealer
-    rows: list[tuple[Any, ...]] = run_sql(path, "SELECT * FROM entries")
+    rows: list[tuple[Any, ...]] = run_sql(path, f"SELECT id, {COLUMNS} FROM entries")
     for row, other in zip(rows, [*rows[1:], rows[0]], strict=True):
         number, _seal, key, size, cost, seconds, created, _expires, tenant, model, _meta, request, _payload = row
         for change in ({"meta": other[10], "payload": other[12]}, {"expires": 4e9}, {"payload": other[12]}):

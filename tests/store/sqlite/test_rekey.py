@@ -15,6 +15,7 @@ from knapcache.errors import NotOwner, StoreError
 from knapcache.store.sqlite.recovery import SqliteOptions
 from knapcache.store.sqlite.rekey import rekey
 from knapcache.store.sqlite.store import SqliteStore
+from tests.support.faulty_disk import DiskFaults, FaultyVFS
 from tests.support.stores import entry_of, key_of, run_sql, spawn
 
 SIZE_LIMIT = 2 << 20
@@ -224,6 +225,36 @@ def test_a_stop_at_each_step_on_files_loses_nothing(tmp_path: Path, path: Path, 
         rekey(path, old_keys=(), new_keys=[ONE], secret=b"secret")
         assert complete(path, ONE, names=range(20))
     pytest.fail(f"{function} is called without end")
+
+
+class CountedFaults(DiskFaults):
+    """The disk is full after a number of writes."""
+
+    writes = 0
+
+    def inject(self, *, writing: bool) -> None:
+        self.writes -= writing
+        self.full = self.writes < 0
+        super().inject(writing=writing)
+
+
+def test_a_disk_that_is_full_from_some_write_on_loses_nothing(path: Path) -> None:
+    fill(path, names=range(20))
+    faults = CountedFaults()
+    disk = FaultyVFS(faults, default=True)
+    try:
+        for n in range(100):
+            faults.writes = n
+            try:
+                rekey(path, old_keys=(), new_keys=[ONE], secret=b"secret")
+                break
+            except StoreError:
+                faults.writes = 1 << 20
+                assert complete(path, names=range(20))
+    finally:
+        disk.unregister()
+    assert n > 10
+    assert complete(path, ONE, names=range(20))
 
 
 def test_the_command_encrypts_rotates_and_decrypts(

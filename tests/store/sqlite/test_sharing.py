@@ -141,7 +141,7 @@ def test_a_process_has_one_owner(path: Path) -> None:
 
 def test_a_store_is_closed_in_a_forked_child(path: Path) -> None:
     code = """
-        import os, sys
+        import os, sys, warnings
         from knapcache.errors import StoreError
         from knapcache.store.sqlite.store import SqliteStore
         from tests.support.stores import entry_of
@@ -150,6 +150,7 @@ def test_a_store_is_closed_in_a_forked_child(path: Path) -> None:
         entry = entry_of(store, "a")
         store.apply(entry).result()
         assert store.get(entry.key) == entry
+        warnings.simplefilter("ignore", DeprecationWarning)  # from Python 3.12 on: the process has threads
         child = os.fork()
         if child == 0:
             assert store.get(entry.key) is None

@@ -17,7 +17,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from knapcache.errors import NotOwner, StoreError
-from knapcache.store.base import Entry, validate_key
+from knapcache.store.base import Entry
+from knapcache.store.validation import validate_key
 from knapcache.store.redis import layout, scripts
 from knapcache.store.redis.membership import Membership
 from knapcache.store.redis.server import ServerAway

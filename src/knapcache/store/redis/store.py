@@ -22,21 +22,8 @@ from concurrent.futures import Future
 from typing import Final, Self
 
 from knapcache.errors import StoreError
-from knapcache.store.base import (
-    NOT_IN_MEMORY,
-    Clock,
-    Entry,
-    EntryInfo,
-    NotInMemory,
-    StoreOptions,
-    Totals,
-    content_size,
-    encode_fields,
-    expired,
-    validate_entry,
-    validate_key,
-    wall_clock,
-)
+from knapcache.store.base import NOT_IN_MEMORY, Clock, Entry, EntryInfo, NotInMemory, StoreOptions, Totals, expired, wall_clock
+from knapcache.store.validation import content_size, encode_fields, validate_entry, validate_key
 from knapcache.store.encryption import Encryption
 from knapcache.store.redis import layout, records
 from knapcache.store.redis.call_counts import CallCounts

@@ -3,7 +3,8 @@
 `submit` shows a change to this process at once, in `pending`, and queues it. The thread takes a batch from the queue. A
 batch changes no key twice. It makes all evictions of the batch first, one command for each shard, then the puts, one
 command each, then resolves the futures and removes the changes from `pending`. A change is atomic within a shard. An
-observer in another process may see the evictions of a batch before its puts, but never more than the capacity.
+observer in another process may see the evictions of a batch before its puts, but never more than the capacity. A put
+replaces an entry of the same key in one step, so no observer misses it.
 
 A change that fails leaves nothing of its put. Its keys are late evictions: they are hidden in this process, and every
 batch makes them first until one succeeds. Only while a shard's node is away can they pile up, and then the backlog
@@ -212,8 +213,8 @@ class ServerWriter:
                 shard = self._names.shard(key)
                 changes[shard].append(change)
                 names = self._names_of(key)
-                # A parked record is admitted by its put, which also removes what is stored under the first name.
-                remove[shard].extend(names[1:] if change.parked and change.put and key == change.put.key else names)
+                # A put also replaces what is stored under the first name.
+                remove[shard].extend(names[1:] if change.put is not None and key == change.put.key else names)
             for shard, name in change.drop:
                 drop[shard].append(name)
         for shard in remove.keys() | drop.keys():
@@ -249,11 +250,16 @@ class ServerWriter:
         except StoreError as error:
             change.error = error
 
+    @property
+    def _free(self) -> int:
+        return self._layout.capacity - self.table.totals.size
+
     def _put_record(self, record: Record, put: Entry, change: QueuedChange) -> None:
         shard = self._names.shard(put.key)
-        free = self._layout.capacity - self.table.totals.size
-        if record.size > free:
-            change.refusal = f"the store is full: the entry has {record.size} bytes, {free} are free"
+        if record.size > self._free and not change.parked:  # what it replaces may take the space
+            self.table.change(shard, remove=self._names_of(put.key)[:1])
+        if record.size > self._free:
+            change.refusal = f"the store is full: the entry has {record.size} bytes, {self._free} are free"
             if change.parked:
                 self.table.change(shard, remove=self._names_of(put.key))
             return

@@ -13,22 +13,14 @@ import json
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from operator import itemgetter
-from typing import Any, TypeVar
+from itertools import chain
+from typing import Any
 
 import apsw
 
 from knapcache.errors import StoreError
-from knapcache.store.base import (
-    Change,
-    Entry,
-    Fields,
-    Totals,
-    content_size,
-    encode_fields,
-    validate_entry,
-    validate_key,
-)
+from knapcache.store.base import C, Change, Done, Entry, Totals
+from knapcache.store.validation import Fields, content_size, encode_fields, validate_entry, validate_key
 from knapcache.store.sqlite.layout import DiskLayout, entry_size, operation_frames, snapshot_frames
 from knapcache.store.sqlite.rows import INSERT, Sealer
 from knapcache.store.sqlite.snapshot_rows import SnapshotRow, rows_of
@@ -40,19 +32,18 @@ _ROWS = "FROM entries WHERE id IN (SELECT value FROM json_each(?))"
 _SIZE = "CASE typeof(size) WHEN 'integer' THEN size ELSE 0 END"
 _SIZES = f"SELECT json_group_array(json_array(id, {_SIZE})) {_ROWS}"
 _DELETE = f"DELETE {_ROWS}"
+_CLEAR = "DELETE FROM entries"
+"""SQLite frees the pages of the table as a whole. The log gets the pages of the free list (`DiskLayout.fixed`)."""
 
 
-T = TypeVar("T")
-
-
-class WriteFuture(Future[T]):
-    """The result of queued changes. urgent: set by a caller that waits for it."""
+class ChangeFuture(Future[None]):
+    """The result of one change: it is durable, or has failed. urgent: set by a caller that waits for it."""
 
     def __init__(self, urgent: threading.Event) -> None:
         super().__init__()
         self._urgent = urgent
 
-    def result(self, timeout: float | None = None) -> T:
+    def result(self, timeout: float | None = None) -> None:
         if not self.done():
             self._urgent.set()
         return super().result(timeout)
@@ -62,82 +53,56 @@ class WriteFuture(Future[T]):
             self._urgent.set()
         return super().exception(timeout)
 
-
-class ChangeFuture(WriteFuture[None]):
-    """The result of one change. It fails with the change."""
-
-    def resolve(self, _place: int, error: StoreError | None) -> None:
-        """Resolve it: the change is durable, or has failed."""
+    def resolve(self, _change: object, error: StoreError | None) -> None:
+        """Resolve it."""
         if error is None:
             self.set_result(None)
         else:
             self.set_exception(error)
 
 
-class ChangesFuture(WriteFuture[Sequence[StoreError | None]]):
-    """The results of several changes: for each of them why it failed, or None. One thread resolves all of them."""
-
-    def __init__(self, urgent: threading.Event, changes: int) -> None:
-        super().__init__(urgent)
-        self._errors: list[StoreError | None] = [None] * changes
-        self._open = changes
-        if not changes:
-            self.set_result(())
-
-    def resolve(self, place: int, error: StoreError | None) -> None:
-        """Note that one change is durable, or has failed. The last one resolves the future."""
-        self._errors[place] = error
-        self._open -= 1
-        if not self._open:
-            self.set_result(self._errors)
+def ignore(_change: object, _error: StoreError | None) -> None:
+    """Do nothing with the result of a change that no caller knows of."""
 
 
 class QueuedWrite:
     """One change in the queue.
 
-    keys      of all entries that it changes
-    rows      ids of their rows, the same number for each key. Those of the entry to put are the last ones
-    put       the entry to put, its `encode_fields`, and the bytes of its row. None: readers see that the keys are gone
-    snapshot  rows of a snapshot. All but the last one, which makes it the current snapshot, are queued first (chunks)
+    Thousands of them may wait, so each is one object for the garbage collector, besides the change and its entry. What
+    most changes have in common is in the class.
+
+    keys     of all entries that it changes; that of the entry to put is the last one
+    change   what the caller gave, and `done` is called with, and with the reason why it failed or None
     """
 
-    __slots__ = (
-        "_future", "_place", "chunks", "content_bytes", "done", "evict", "fields", "frames", "keys", "put", "refusal",
-        "row", "snapshot",
-    )  # fmt: skip
+    evict: Sequence[int] = ()
+    """Ids of the rows of `keys`, the same number for each. The writer sets them."""
+    put: Entry | None = None
+    """The entry to put. None: readers see that the keys are gone."""
+    fields: Fields | None = None
+    """Its `encode_fields`."""
+    row: tuple[Any, ...] | None = None
+    """Its row, encoded by the writer."""
+    chunks: Sequence[SnapshotRow] = ()
+    """Rows of a snapshot that are queued first: all but the last one, which makes it the current snapshot."""
+    snapshot: SnapshotRow | None = None
+    clears = False
+    """It removes all rows, in a transaction of its own; `keys` are those of the changes that wait before it."""
+    refusal: str | None = None
+    content_bytes = 0
+    """Of the row and the snapshot's row."""
+    frames = 0
+    """The most frames that it takes beside those for deletions of rows."""
+    resolved = False
 
-    def __init__(
-        self,
-        future: ChangeFuture | ChangesFuture,
-        place: int = 0,
-        keys: Sequence[bytes] = (),
-        rows: Sequence[int] = (),
-        put: tuple[Entry, Fields, int] | None = None,
-        snapshot: Sequence[SnapshotRow] = (),
-        refusal: str | None = None,
-    ) -> None:
-        self._future, self._place, self.done = future, place, False
-        self.keys, self.evict, self.refusal, self.chunks = keys, rows, refusal, snapshot[:-1]
-        self.snapshot = snapshot[-1] if snapshot else None
-        self.put: Entry | None = None
-        self.fields: Fields | None = None
-        content = 0
-        if put is not None:
-            self.put, self.fields, content = put
-        self.row: tuple[Any, ...] | None = None
-        state = len(self.snapshot.value) if self.snapshot else 0
-        self.content_bytes = content + state
-        self.frames = 0
-        """The most frames that it takes beside those for deletions of rows."""
-        if self.put is not None:
-            self.frames += operation_frames(content, expires=self.put.expires is not None)
-        if snapshot:
-            self.frames += snapshot_frames(state)
+    def __init__(self, keys: tuple[bytes, ...] = (), change: Change | None = None, done: Done[Any] = ignore) -> None:
+        self.keys, self._change, self._done = keys, change, done
 
-    @property
-    def most_frames(self) -> int:
-        """The most frames that it takes if every key has all its rows."""
-        return self.frames + operation_frames() * len(self.evict)
+    def add_snapshot(self, row: SnapshotRow) -> None:
+        """Let it write a row of a snapshot."""
+        self.snapshot = row
+        self.content_bytes += len(row.value)
+        self.frames += snapshot_frames(len(row.value))
 
     def refuse(self, refusal: str) -> None:
         """Only remove the rows, and fail."""
@@ -148,8 +113,8 @@ class QueuedWrite:
 
     def resolve(self, error: StoreError | None = None) -> None:
         """Report that it is durable, or why it failed."""
-        self.done = True
-        self._future.resolve(self._place, error)
+        self.resolved = True
+        self._done(self._change, error)
 
 
 class ChangeEncoder:
@@ -160,27 +125,31 @@ class ChangeEncoder:
         self._chunk = layout.snapshot_chunk - sealer.overhead
         self.max_snapshot_size = self._chunk * (layout.max_snapshot_size // layout.snapshot_chunk)
 
-    def queued(self, done: ChangeFuture | ChangesFuture, place: int, change: Change) -> QueuedWrite:
+    def queued(self, change: C, done: Done[C]) -> QueuedWrite:
         """Return a change as the writer takes it, or raise InvalidInput."""
-        put, evict, snapshot = change
-        keys = [validate_key(key) for key in evict]
-        encoded = refusal = None
-        rows: Sequence[SnapshotRow] = ()
-        if put is not None:
-            content = content_size(put, fields := encode_fields(put)) + self._sealer.overhead
-            put = validate_entry(put, entry_size(content, put.expires is not None))
-            keys.append(put.key)
-            encoded = put, fields, content
+        put, evict = change.put, change.evict
+        keys = tuple(map(validate_key, evict)) if evict else ()
+        if put is None:
+            write = QueuedWrite(keys, change, done)
+        else:
+            fields = encode_fields(put)
+            content, expires = content_size(put, fields) + self._sealer.overhead, put.expires is not None
+            put = validate_entry(put, entry_size(content, expires))
+            write = QueuedWrite((*keys, put.key), change, done)
+            write.put, write.fields, write.content_bytes = put, fields, content
+            write.frames = operation_frames(content, expires=expires)
             if put.size > self._max_entry_size:
-                refusal = f"the entry has {put.size} bytes, at most {self._max_entry_size} are allowed"
-        if snapshot is not None:
-            rows = rows_of(snapshot, self._chunk, self._sealer)
-            if len(snapshot) > self.max_snapshot_size:
-                refusal = f"the snapshot has {len(snapshot)} bytes, at most {self.max_snapshot_size} are allowed"
-        numbers = [number for key in keys for number in self._sealer.row_ids(key)]
-        if refusal is not None:
-            return QueuedWrite(done, place, keys, numbers, refusal=refusal)
-        return QueuedWrite(done, place, keys, numbers, encoded, rows)
+                write.refuse(f"the entry has {put.size} bytes, at most {self._max_entry_size} are allowed")
+        if change.snapshot is not None:
+            self._add_snapshot(write, change.snapshot)
+        return write
+
+    def _add_snapshot(self, write: QueuedWrite, snapshot: bytes) -> None:
+        if len(snapshot) > self.max_snapshot_size:
+            write.refuse(f"the snapshot has {len(snapshot)} bytes, at most {self.max_snapshot_size} are allowed")
+        elif write.refusal is None:
+            *write.chunks, last = rows_of(snapshot, self._chunk, self._sealer)
+            write.add_snapshot(last)
 
 
 def write_changes(
@@ -197,30 +166,32 @@ def write_changes(
 
     The caller has begun a transaction, and has encoded the rows of the changes. It writes snapshots.
     """
+    if changes and changes[0].clears:  # it has no other changes beside it
+        connection.execute(_CLEAR)
+        return Totals(0, 0), [None]
     entries, size = totals.entries, totals.size
-    present, rows, refusals = dict(sizes), dict[int, tuple[Any, ...]](), list[str | None]()
-
-    def remove(numbers: Sequence[int]) -> None:
-        nonlocal entries, size
-        for number in numbers:
-            if (removed := present.pop(number, None)) is not None:
-                entries, size = entries - 1, size - removed
-                rows.pop(number, None)
-
-    remove(late)
+    present, new, refusals = dict(sizes), dict[int, QueuedWrite](), list[str | None]()
+    for number in late:
+        if (removed := present.pop(number, None)) is not None:
+            entries, size = entries - 1, size - removed
     for change in changes:
-        remove(change.evict)
+        for number in change.evict:
+            if number in present:
+                entries, size = entries - 1, size - present.pop(number)
+                new.pop(number, None)
         refusal, row = change.refusal, change.row
-        if row and size + row[3] > capacity:
-            refusal = f"the store is full: the entry has {row[3]} bytes, {capacity - size} are free"
-        if row and not refusal:
-            rows[row[0]], present[row[0]] = row, row[3]
-            entries, size = entries + 1, size + row[3]
+        if row is not None:
+            number, row_size = row[0], row[3]
+            if size + row_size > capacity:
+                refusal = f"the store is full: the entry has {row_size} bytes, {capacity - size} are free"
+            elif refusal is None:
+                new[number], present[number] = change, row_size
+                entries, size = entries + 1, size + row_size
         refusals.append(refusal)
     if sizes:
         connection.execute(_DELETE, (json.dumps(list(sizes)),))
-    for chunk in _chunks(sorted(rows.values(), key=itemgetter(0))):  # neighbours in the tree one after the other
-        connection.execute(_insert(len(chunk)), [value for row in chunk for value in row])
+    for rows in _chunks(new[number] for number in sorted(new)):  # neighbours in the index one after the other
+        connection.execute(_insert(len(rows)), list(chain.from_iterable(rows)))
     return Totals(entries, size), refusals
 
 
@@ -228,8 +199,8 @@ def row_sizes(connection: apsw.Connection, numbers: list[int]) -> dict[int, int]
     """Return the sizes of the rows that exist, by id. In one row: each row of a result releases the lock as well."""
     if not numbers:
         return {}
-    ((found,),) = connection.execute(_SIZES, (json.dumps(numbers),))
-    return dict(json.loads(found))
+    found: Any = connection.execute(_SIZES, (json.dumps(numbers),)).fetchone()  # no second step to the end
+    return dict(json.loads(found[0]))
 
 
 @functools.cache
@@ -238,19 +209,15 @@ def _insert(rows: int) -> str:
     return f"{head}VALUES {', '.join([values] * rows)}"
 
 
-def _chunks(rows: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
-    chunk, content = list[tuple[Any, ...]](), 0
-    for row in rows:
-        row_bytes = _content_bytes(row)
-        if chunk and (len(chunk) == MAX_ROWS or content + row_bytes > MAX_BYTES):
-            yield chunk
-            chunk, content = [], 0
-        chunk.append(row)
-        content += row_bytes
-    if chunk:
-        yield chunk
-
-
-def _content_bytes(row: tuple[Any, ...]) -> int:
-    """Return the bytes of the strings of a row."""
-    return sum(map(len, row[8:13]))
+def _chunks(changes: Iterable[QueuedWrite]) -> Iterator[list[tuple[Any, ...]]]:
+    """Yield the rows of changes, as many as one insertion takes."""
+    rows, content = list[tuple[Any, ...]](), 0
+    for change in changes:
+        assert change.row is not None
+        if rows and (len(rows) == MAX_ROWS or content + change.content_bytes > MAX_BYTES):
+            yield rows
+            rows, content = [], 0
+        rows.append(change.row)
+        content += change.content_bytes
+    if rows:
+        yield rows

@@ -11,9 +11,10 @@ up to there. Changes that were decided, but not yet committed, are in later rows
 A change that fails after it was decided is in the row of the next transaction.
 
 A log that would exceed its limit of bytes begins anew, under a random id: positions in the former one are not found,
-and the next opening reads all entries. So it is when the totals may be wrong, or when the cache above does not know of
-a change: a damaged row was deleted, the file was replaced, or it was full although the cache counts fewer bytes. Then
-the totals are marked as not exact until the next opening counts all rows, and no position is given.
+and the next opening reads all entries. So does the log of a file from which all entries were removed at once. So it is
+when the totals may be wrong, or when the cache above does not know of a change: a damaged row was deleted, the file was
+replaced, or it was full although the cache counts fewer bytes. Then the totals are marked as not exact until the next
+opening counts all rows, and no position is given.
 
 All rows are sealed under their number and the id of the log. So one that is missing or of another log is noticed.
 
@@ -172,16 +173,17 @@ class ChangeLog:
             self._failed += keys
 
     def write(
-        self, connection: apsw.Connection, keys: list[bytes], totals: Totals, *, unknown: bool
+        self, connection: apsw.Connection, keys: list[bytes], totals: Totals, *, unknown: bool, cleared: bool = False
     ) -> LogWrite | None:
         """Log the changes of a transaction. Return what was written, for `committed`.
 
         unknown   the totals may be wrong, or entries were removed whose keys are not known
+        cleared   all entries were removed
         """
         keys = self._failed + keys
         if not all(0 <= number < _MAX_TOTAL for number in totals):  # forged sizes
             unknown, totals = True, Totals(0, 0)
-        if not keys and not unknown:
+        if not keys and not unknown and not cleared:
             return None
         (log, number, _, _), size = self._state
         number, size, drop = number + 1, size + ROW_BYTES + KEY_BYTES * len(keys), self._drop
@@ -189,7 +191,7 @@ class ChangeLog:
         if drop is not None and drop.end.log == log:
             last_dropped, size = drop.end.number, size - drop.size
         self._exact &= not unknown
-        if unknown or size > self._max_bytes:
+        if unknown or cleared or size > self._max_bytes:
             log, keys, last_dropped, size = os.urandom(8), [], number, ROW_BYTES
         if last_dropped:
             connection.execute(_DELETE, (FIRST_CHANGE, last_dropped))

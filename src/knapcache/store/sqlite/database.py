@@ -39,21 +39,30 @@ from knapcache.store.sqlite.files import (
 )
 from knapcache.store.sqlite.layout import MB, PAGE, DiskLayout, operation_frames
 from knapcache.store.sqlite.rows import GET_STATE, INFO_COLUMNS, PUT_STATE, Sealer
-from knapcache.store.sqlite.side_files import schema_after, schema_of
+from knapcache.store.sqlite.side_files import Schema, schema_after, schema_of
 from knapcache.store.sqlite.snapshot_rows import SNAPSHOT_ROW, is_sealed
 
 log = logging.getLogger("knapcache.store")
 
+_COLUMNS = (
+    "seal BLOB, key BLOB, size INTEGER, cost REAL, seconds REAL, created REAL, expires REAL, tenant BLOB, model BLOB,"
+    " meta BLOB, request BLOB, payload BLOB"
+)
+_OTHERS = (
+    "CREATE INDEX expiry ON entries (expires) WHERE expires IS NOT NULL",
+    "CREATE TABLE state (id INTEGER PRIMARY KEY, seal BLOB, value BLOB)",
+)
 MIGRATIONS: list[tuple[str, ...]] = [
     (
-        "CREATE TABLE entries (id INTEGER PRIMARY KEY, seal BLOB, key BLOB, size INTEGER, cost REAL, seconds REAL,"
-        " created REAL, expires REAL, tenant BLOB, model BLOB, meta BLOB, request BLOB, payload BLOB)",
-        "CREATE INDEX expiry ON entries (expires) WHERE expires IS NOT NULL",
-        "CREATE TABLE state (id INTEGER PRIMARY KEY, seal BLOB, value BLOB)",
+        f"CREATE TABLE entries (place INTEGER PRIMARY KEY, id INTEGER, {_COLUMNS})",
+        "CREATE UNIQUE INDEX ids ON entries (id)",
+        *_OTHERS,
     ),
     (),  # Format 2 has the same tables. Its payloads may be compact streams and typed results, which 0.1 would misread.
     (),  # Format 3: `state` has a change log (change_log.py), in which a change by an older version would be missing.
 ]
+ORDERED_BY_ID = (f"CREATE TABLE entries (id INTEGER PRIMARY KEY, {_COLUMNS})", *_OTHERS)
+"""The tables of files that 0.1 or 0.2 has created. Every statement works with both, and they are not converted."""
 TOTALS = "SELECT count(*), coalesce(sum(CASE typeof(size) WHEN 'integer' THEN size ELSE 0 END), 0) FROM entries"
 SECRET_ROW, ENCRYPTION_ROW, VERSION_ROW = 3, 4, 5
 """Ids in the table `state`, besides FORMAT_ROW, SNAPSHOT_ROW and CHANGES_ROW."""
@@ -238,7 +247,7 @@ def has_other_secret(path: Path, secret: bytes, *, trace: bool = True) -> bool:
 def _verify_and_migrate(connection: apsw.Connection) -> None:
     schema = schema_of(connection)
     version = int(connection.pragma("user_version"))
-    if 0 < version <= len(MIGRATIONS) and schema != _expected_schema(version):
+    if 0 < version <= len(MIGRATIONS) and schema not in _expected_schemas(version):
         # Before anything else is read: a view or a generated column instead of ours would compute what we read.
         raise Damaged("the schema is not that of its format")
     if ("table", "state", "state") not in {row[:3] for row in schema}:
@@ -348,12 +357,13 @@ def _migrate(connection: apsw.Connection, version: int) -> None:
 
 def verify_schema(connection: apsw.Connection) -> None:
     """Raise Damaged unless the schema is exactly ours. That of a newer format is not."""
-    if schema_of(connection) != _expected_schema(len(MIGRATIONS)):
+    if schema_of(connection) not in _expected_schemas(len(MIGRATIONS)):
         raise Damaged("the schema is not ours")
 
 
-def _expected_schema(version: int) -> tuple[tuple[str, ...], ...]:
-    return schema_after(tuple(statement for migration in MIGRATIONS[:version] for statement in migration))
+def _expected_schemas(version: int) -> list[Schema]:
+    later = tuple(statement for migration in MIGRATIONS[1:version] for statement in migration)
+    return [schema_after((*tables, *later)) for tables in (MIGRATIONS[0], ORDERED_BY_ID)]
 
 
 def _allocate_log(path: Path, layout: DiskLayout) -> None:

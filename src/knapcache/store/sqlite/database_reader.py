@@ -5,7 +5,7 @@ statement: a statement left unfinished would keep the log from being emptied. Wh
 failure and returns None; or raises StoreError, for callers that tell a broken disk from damage.
 
 Damage is counted and reported to `on_damage`: with a row's id if that row has to be deleted, with None if the tree
-itself is damaged and the file has to be quarantined.
+itself is damaged and the file has to be quarantined. In a damaged row the id may be anything that SQLite can store.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ WATCH_SECONDS = 1.0  # how soon a reader notices that another process has replac
 SCAN_ROWS = 512  # per statement: a reader that stays long keeps the log from being emptied
 
 _GET = f"SELECT {COLUMNS} FROM entries WHERE id = ?"
-_SCAN = f"SELECT {INFO_COLUMNS} FROM entries WHERE id > ? ORDER BY id LIMIT {SCAN_ROWS}"
-_SCAN_IDS = f"SELECT id FROM entries WHERE id > ? ORDER BY id LIMIT {SCAN_ROWS}"
-_GET_INFO = f"SELECT {INFO_COLUMNS} FROM entries WHERE id = ?"
+_SCAN = f"SELECT rowid, {INFO_COLUMNS} FROM entries WHERE rowid > ? ORDER BY rowid LIMIT {SCAN_ROWS}"
+_SCAN_IDS = f"SELECT rowid, id FROM entries WHERE rowid > ? ORDER BY rowid LIMIT {SCAN_ROWS}"
+_GET_INFO = f"SELECT rowid, {INFO_COLUMNS} FROM entries WHERE rowid = ?"
 _GET_INFOS = f"SELECT {INFO_COLUMNS} FROM entries WHERE id IN (SELECT value FROM json_each(?))"
 _EXPIRED = f"SELECT {INFO_COLUMNS} FROM entries WHERE expires <= ? LIMIT {SCAN_ROWS}"
 _INTEGRITY = "PRAGMA integrity_check"
-_BELOW_ALL_IDS = -(2**63)
+_BELOW_ALL_ROWS = -(2**63)
 
 
 class DatabaseReader:
@@ -79,16 +79,16 @@ class DatabaseReader:
 
     def scan(self) -> Iterator[EntryInfo]:
         """Yield the metadata of every entry. StoreError when the file cannot be read to its end."""
-        last = _BELOW_ALL_IDS
+        last = _BELOW_ALL_ROWS
         while True:
-            rows = self.rows(_SCAN, (last,), convert=self._numbered_info)
+            rows = self.rows(_SCAN, (last,), convert=lambda row: (row[0], *self._numbered_info(row[1:])))
             if rows is None:
                 rows = self._infos_one_by_one(last)
-            for number, info in rows:
-                if not last < number:  # in a damaged tree ids may not increase: the scan would never end
+            for place, number, info in rows:
+                if not last < place:  # in a damaged tree rows may not be in order: the scan would never end
                     self._on_damage(None)
                     raise StoreError(f"{self._path} is damaged")
-                last = number
+                last = place
                 if info is None:
                     self._counters["damaged"] += 1
                     self._on_damage(number)
@@ -100,15 +100,15 @@ class DatabaseReader:
     def _numbered_info(self, row: tuple[Any, ...]) -> tuple[int, EntryInfo | None]:
         return row[0], self._sealer.info(row)
 
-    def _infos_one_by_one(self, last: int) -> list[tuple[int, EntryInfo | None]]:
-        """Return the next rows, of which some cannot be read at all: None for those."""
-        numbers = self.rows(_SCAN_IDS, (last,))
-        if numbers is None:
+    def _infos_one_by_one(self, last: int) -> list[tuple[int, int, EntryInfo | None]]:
+        """Return the places, ids and metadata of the next rows. Some cannot be read at all: None for those."""
+        places = self.rows(_SCAN_IDS, (last,))
+        if places is None:
             raise StoreError(f"{self._path} cannot be read")
-        found: list[tuple[int, EntryInfo | None]] = []
-        for (number,) in numbers:
-            rows = self.rows(_GET_INFO, (number,), number, raising=True, convert=self._numbered_info)
-            found.append(rows[0] if rows else (number, None))
+        found: list[tuple[int, int, EntryInfo | None]] = []
+        for place, number in places:
+            rows = self.rows(_GET_INFO, (place,), number, raising=True, convert=lambda row: self._sealer.info(row[1:]))
+            found.append((place, number, rows[0] if rows else None))
         return found
 
     def expired(self, now: float) -> dict[int, EntryInfo | None]:

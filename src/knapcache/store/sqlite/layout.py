@@ -8,25 +8,25 @@ stored on a leaf of its table. What exceeds the leaf's share is on overflow page
 file format). With pages of U bytes:
 
     M = (U − 12)·32/255 − 23,  K = M + (P − M) mod (U − 4),  local = P if P ≤ U − 35, else K if K ≤ U − 35, else M
-    entry_size = page·⌈(P − local)/(U − 4)⌉ + min(page, 2·cell) + tree
+    entry_size = page·⌈(P − local)/(U − 4)⌉ + min(page, 2·cell) + trees
 
-Leaves are not full: SQLite merges them below a third. With evenly distributed ids they are about 70 % full in the long
-run (measured: 0.65 … 0.74 for rows from 0.5 KB to 600 KB), and a cell of more than half a page has a leaf to itself.
-Hence twice the cell, but never more than the page. `tree` is for inner pages and for the index of expiry times. Pages
-have 2 KB: with rows of 5 KB the file is 9 % larger than its rows. With 4 KB pages it was 17 %, with 1 KB pages 5 % at
-twice the writes.
+Leaves are not full: evictions leave space in them, and SQLite merges them below a third. A cell of more than half a
+page has a leaf to itself. Hence twice the cell, but never more than the page. `trees` is for inner pages and for the
+indexes of ids and expiry times. Pages have 2 KB: with rows of 5 KB the file is 9 % larger than its rows. With 4 KB
+pages it was 17 %, with 1 KB pages 5 % at twice the writes.
 
 Snapshots. One of up to MAX_SINGLE bytes is replaced within one transaction, and takes its space once. A larger one is
 written in chunks (snapshot_rows.py) beside the former one, and takes it twice. A million entries need 75 to 100 MB.
 The change log (change_log.py) takes 1/512 of the size limit at most, from the 3 % that are left free.
 
-Log. A transaction writes every page that it changed once, at its end (the writer's cache does not spill). One insertion
-or deletion changes in each of two trees at most five leaves (a rebalancing) and their parent; a row that never expires
-is in one of them only. Pages higher up are covered by `fixed` and by the eighth of the log that `frames` leaves free.
-So is the row of the change log: 32 bytes for an operation that may change 6 pages, at the end of a tree. A
-transaction that drops all rows of the change log changes their pages, at most a third of what `fixed` has for the free
-list. Before a transaction that might not fit, the writer empties the log. While a reader in another process prevents
-that, it refuses to write.
+Log. A transaction writes every page that it changed once, at its end (the writer's cache does not spill). A new row is
+the last one: two leaves of the table and their parent change. A new entry of an index is small, so at most four leaves
+and their parent change. A deletion changes in each tree at most three leaves and their parent. A row that never expires
+is not in the index of expiry times. (In a file of 0.2 a new row may change five leaves, but there is no index of ids.)
+Pages higher up are covered by `fixed` and by the eighth of the log that `frames` leaves free. So is the row of the
+change log: 32 bytes for an operation that may change 8 pages, at the end of a tree. A transaction that drops all rows
+of the change log changes their pages, at most a third of what `fixed` has for the free list. Before a transaction that
+might not fit, the writer empties the log. While a reader in another process prevents that, it refuses to write.
 The log's blocks are allocated when the store is opened, and kept: deletions can be logged even on a full disk.
 """
 
@@ -55,12 +55,13 @@ _MIN_LOCAL = (PAGE - 12) * 32 // 255 - 23
 _PER_OVERFLOW = PAGE - 4
 _CELL = 4 + 9 + 5 + 2  # first overflow page, id, length, and the cell's slot in the page's directory
 _TREE = 32  # a leaf's cell in an inner page, half full
+_ID = 48  # an entry in the index of ids, less than half full
 _EXPIRY = 64  # an entry in the index of expiry times, a third full
 _SHM_BLOCK, _SHM_FRAMES = 32 * KB, 4062
 _LOCK_FILE = 4 * KB
 _SCHEMA_PAGES = 8
-_TREE_FRAMES = 6  # see "Log" above
-_OPERATION_FRAMES = 2 * _TREE_FRAMES
+_INSERT_FRAMES, _DELETE_FRAMES = 3 + 5, 4 + 4  # table and index of ids; see "Log" above
+_EXPIRY_INSERT_FRAMES, _EXPIRY_DELETE_FRAMES = 5, 4
 
 
 def pages_and_cell(record: int) -> tuple[int, int]:
@@ -76,16 +77,17 @@ def pages_and_cell(record: int) -> tuple[int, int]:
 def entry_size(content: int, expires: bool) -> int:
     """Return the bytes charged for an entry whose strings have `content` bytes. It never decreases with `content`."""
     overflow, cell = pages_and_cell(FIXED_BYTES + content)
-    return PAGE * overflow + min(PAGE, 2 * cell) + _TREE + (_EXPIRY if expires else 0)
+    return PAGE * overflow + min(PAGE, 2 * cell) + _TREE + _ID + (_EXPIRY if expires else 0)
 
 
 def operation_frames(content: int = 0, *, expires: bool = True) -> int:
     """Return the most pages that one insertion of `content` bytes, or one deletion, can change.
 
-    expires   whether the row has an expiry time, or may have one: only such rows are in the second tree
+    expires   whether the row has an expiry time, or may have one
     """
-    overflow = pages_and_cell(FIXED_BYTES + content)[0] if content else 0
-    return overflow + (_OPERATION_FRAMES if expires else _TREE_FRAMES)
+    if not content:
+        return _DELETE_FRAMES + (_EXPIRY_DELETE_FRAMES if expires else 0)
+    return pages_and_cell(FIXED_BYTES + content)[0] + _INSERT_FRAMES + (_EXPIRY_INSERT_FRAMES if expires else 0)
 
 
 def snapshot_frames(content: int) -> int:
@@ -137,8 +139,8 @@ class DiskLayout:
         # One transaction can hold the largest entry, which replaces an older one, together with a full snapshot and
         # evictions in an eighth of its frames, at least one.
         per_transaction = frames - fixed
-        entry_pages = min(per_transaction * 7 // 8, per_transaction - _OPERATION_FRAMES)
-        entry_pages -= snapshot_pages + 2 * _OPERATION_FRAMES
+        entry_pages = min(per_transaction * 7 // 8, per_transaction - operation_frames())
+        entry_pages -= snapshot_pages + operation_frames() + _INSERT_FRAMES + _EXPIRY_INSERT_FRAMES
         reserved = snapshot_pages + (snapshots - single) // _PER_OVERFLOW
         capacity = (pages - _SCHEMA_PAGES - reserved) * PAGE * 97 // 100
         return cls(
@@ -151,7 +153,7 @@ class DiskLayout:
             snapshot_chunk=chunk,
             max_changes=min(size_limit // 512, MAX_CHANGES),
             fixed=fixed,
-            max_entry_size=min(entry_pages * PAGE, capacity),
+            max_entry_size=min(entry_pages * PAGE + _TREE + _ID, capacity),
             capacity=capacity,
         )
 

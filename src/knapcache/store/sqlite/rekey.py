@@ -22,7 +22,8 @@ from typing import NamedTuple
 import apsw
 
 from knapcache.errors import NotOwner, StoreError
-from knapcache.store.base import Entry, content_size
+from knapcache.store.base import Entry
+from knapcache.store.validation import content_size
 from knapcache.store.encryption import Encryption
 from knapcache.store.sqlite.database import (
     SECRET_ROW,
@@ -101,7 +102,6 @@ def _rekey(path: Path, old: Sealer, new: Sealer, progress: Progress) -> RekeyRes
         copy.executemany(PUT_STATE, mark)
         result = _copy(path, source, copy, old, new, progress, layout)
         copy.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        source.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
     finally:
         source.close(True)
         copy.close(True)
@@ -126,7 +126,7 @@ def _copy(
     layout: DiskLayout,
 ) -> RekeyResult:
     with bounded_work(source, path):
-        numbers = [number for (number,) in source.execute("SELECT id FROM entries ORDER BY id")]
+        numbers = [number for (number,) in source.execute("SELECT id FROM entries ORDER BY rowid")]
     copied = 0
     for first in range(0, len(numbers), ROWS_PER_TRANSACTION):
         with copy:

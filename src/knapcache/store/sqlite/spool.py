@@ -24,7 +24,8 @@ from pathlib import Path
 import orjson
 
 from knapcache.errors import StoreError
-from knapcache.store.base import Entry, validate_key
+from knapcache.store.base import Entry
+from knapcache.store.validation import validate_key
 from knapcache.store.sqlite.rows import Sealer
 
 MAX_COUNTED_KEYS = 4096

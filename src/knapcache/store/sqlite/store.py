@@ -22,22 +22,12 @@ from pathlib import Path
 from typing import Final, Self
 
 from knapcache.errors import CorruptState, InvalidInput, NotOwner, StoreError
-from knapcache.store.base import (
-    NOT_IN_MEMORY,
-    Change,
-    Entry,
-    EntryInfo,
-    NotInMemory,
-    StoreOptions,
-    Totals,
-    content_size,
-    validate_entry,
-    validate_key,
-)
+from knapcache.store.base import NOT_IN_MEMORY, C, Change, Done, Entry, EntryInfo, NotInMemory, StoreOptions, Totals
+from knapcache.store.validation import content_size, validate_entry, validate_key
 from knapcache.store.encryption import Encryption
 from knapcache.store.memory_tier import MemoryTier
 from knapcache.store.sqlite import layout
-from knapcache.store.sqlite.batch import ChangeEncoder, ChangeFuture, ChangesFuture, QueuedWrite
+from knapcache.store.sqlite.batch import ChangeEncoder, ChangeFuture, QueuedWrite
 from knapcache.store.sqlite.database import require_keys
 from knapcache.store.sqlite.database_reader import DatabaseReader
 from knapcache.store.sqlite.files import Damaged, require_own_files, validate_path
@@ -179,7 +169,7 @@ class SqliteStore:
 
     def _handle_damage(self, number: int | None) -> None:
         """Delete a damaged row; quarantine the file if its tree is damaged (None). A reader leaves it to the owner."""
-        if self._writer is not None and number is not None:
+        if self._writer is not None and isinstance(number, int):
             self._writer.delete_rows([number])
         elif self._writer is not None:
             self._writer.report_damage()
@@ -195,27 +185,32 @@ class SqliteStore:
     ) -> Future[None]:
         writer = self._writer_or_raise()
         done = ChangeFuture(writer.urgent)
-        writer.submit([self._encoder.queued(done, 0, Change(put, evict, snapshot))])
+        writer.submit([self._encoder.queued(Change(put, evict, snapshot), done.resolve)])
         return done
 
-    def apply_all(self, changes: Sequence[Change], /) -> Future[Sequence[StoreError | None]]:
+    def apply_all(self, changes: Sequence[C], done: Done[C], /) -> None:
         writer = self._writer_or_raise()
-        done = ChangesFuture(writer.urgent, len(changes))
         writes = []
-        for place, change in enumerate(changes):
+        for change in changes:
             try:
-                writes.append(self._encoder.queued(done, place, change))
+                writes.append(self._encoder.queued(change, done))
             except InvalidInput as error:
-                done.resolve(place, StoreError(str(error)))
+                done(change, StoreError(str(error)))
         writer.submit(writes)
+
+    def clear(self) -> Future[None]:
+        writer = self._writer_or_raise()
+        done = ChangeFuture(writer.urgent)
+        writer.clear(done)
         return done
 
     def expire(self) -> tuple[bytes, ...]:
-        writer = self._writer_or_raise()
+        self._writer_or_raise()
         self.flush()
         found: dict[int, bytes] = {}
         while infos := {k: info for k, info in self._database.expired(self._clock()).items() if k not in found}:
-            writer.delete_rows([number for number, info in infos.items() if info is None])
+            for number in [number for number, info in infos.items() if info is None]:
+                self._handle_damage(number)
             found |= {number: info.key if info else b"" for number, info in infos.items()}
             self.apply(evict=[info.key for info in infos.values() if info is not None]).result()
         return tuple(key for key in found.values() if key)
@@ -224,7 +219,7 @@ class SqliteStore:
         writer = self._writer
         if writer is not None and not self._closed:
             done = ChangeFuture(writer.urgent)
-            writer.submit([QueuedWrite(done)])
+            writer.submit([QueuedWrite(done=done.resolve)])
             done.exception()
 
     def _writer_or_raise(self) -> Writer:

@@ -44,6 +44,7 @@ RETRY_SECONDS = 1.0  # how soon late evictions are retried when nothing else is 
 MIN_BACKLOG_BYTES = 8 << 20
 MAX_BACKLOG_WRITES = 1 << 14  # small changes take memory as well
 DELETE_BATCH = 100
+_DELETION = operation_frames()
 
 
 class Writer:
@@ -80,7 +81,7 @@ class Writer:
         self._late_evictions: dict[int, tuple[bytes, QueuedWrite]] = {}  # by row id
         self._damage_reported = False
         self._connection: apsw.Connection
-        self._log_frames: int
+        self._log_start: int
         self._use(opened)
         self._thread = threading.Thread(target=self._run, name="knapcache-writer", daemon=True)
         self._thread.start()
@@ -102,21 +103,22 @@ class Writer:
                 if self._closed:
                     write.resolve(StoreError("the store is closed"))
                 else:
-                    for chunk in write.chunks:
-                        self._enqueue(QueuedWrite(ChangeFuture(self.urgent), snapshot=[chunk]))
-                    self._split_evictions(write)
+                    for row in write.chunks:
+                        chunk = QueuedWrite()
+                        chunk.add_snapshot(row)
+                        self._enqueue(chunk)
+                    if len(write.keys) > 1:
+                        self._split_evictions(write)
                     self._enqueue(write)
-            self._memory_tier.discard(chain.from_iterable(write.keys for write in writes))
+            self._memory_tier.discard([key for write in writes for key in write.keys])
 
     def _split_evictions(self, write: QueuedWrite) -> None:
         """Queue evictions on their own, before the change, if all of them are more than the log can hold."""
-        most, each = self._layout.frames_per_transaction, operation_frames() * self._ids_per_key
-        while write.most_frames > most:
-            excess = -(-(write.most_frames - most) // each)
-            first = min(excess, most // each)
+        most, each = self._layout.frames_per_transaction, _DELETION * self._ids_per_key
+        while (excess := write.frames + each * len(write.keys) - most) > 0:
+            first = min(-(-excess // each), most // each)
             keys, write.keys = write.keys[:first], write.keys[first:]
-            rows, write.evict = write.evict[: first * self._ids_per_key], write.evict[first * self._ids_per_key :]
-            self._enqueue(QueuedWrite(ChangeFuture(self.urgent), keys=keys, rows=rows))
+            self._enqueue(QueuedWrite(keys))
             self._memory_tier.discard(keys)
 
     def _enqueue(self, write: QueuedWrite) -> None:
@@ -130,7 +132,20 @@ class Writer:
         with self._lock:
             if not self._closed:
                 for k in range(0, len(numbers), DELETE_BATCH):
-                    self._queue.put(QueuedWrite(ChangeFuture(self.urgent), rows=numbers[k : k + DELETE_BATCH]))
+                    write = QueuedWrite()
+                    write.evict = numbers[k : k + DELETE_BATCH]
+                    self._queue.put(write)
+
+    def clear(self, done: ChangeFuture) -> None:
+        """Queue the removal of all entries. Readers see at once that changes before it are gone."""
+        with self._lock:
+            if self._closed:
+                done.resolve(None, StoreError("the store is closed"))
+                return
+            write = QueuedWrite(tuple(self.pending), done=done.resolve)
+            write.clears = True
+            self._enqueue(write)
+            self._memory_tier.clear()
 
     def report_damage(self) -> None:
         """Have the file quarantined: a reader found its tree damaged."""
@@ -179,7 +194,7 @@ class Writer:
             if write := self._queue.get():
                 writes.append(write)
         for write in writes:
-            if not write.done:
+            if not write.resolved:
                 write.put = None
                 write.resolve(StoreError("the writer thread has stopped"))
 
@@ -192,7 +207,7 @@ class Writer:
         free = most - self._log_frames
         limit = most if free < most // 2 else free
         batch, frames = [first], self._expected_frames(first)
-        while True:
+        while not first.clears:
             try:
                 write = self._queue.get_nowait()
             except queue.Empty:
@@ -200,14 +215,17 @@ class Writer:
             if write is None:
                 return batch, None, True
             frames += self._expected_frames(write)
-            if frames > limit:
+            if frames > limit or write.clears:
                 return batch, write, False
             batch.append(write)
+        return batch, None, False
 
     def _expected_frames(self, write: QueuedWrite) -> int:
-        """Return the most frames of a write if its entry replaces no row."""
+        """Set the ids of a write's rows. Return the most frames that it takes if its entry replaces no row."""
+        if write.keys and not write.clears:
+            write.evict = self._sealer.row_ids(*write.keys)
         removed = len(write.evict) - (0 if write.put is None else self._ids_per_key)
-        return write.frames + operation_frames() * removed
+        return write.frames + _DELETION * removed
 
     def _commit(self, batch: list[QueuedWrite]) -> None:
         parts, refusals = list[list[QueuedWrite]](), list[str | None]()
@@ -215,8 +233,9 @@ class Writer:
             if self._damage_reported:
                 raise apsw.CorruptError("a reader found the tree damaged")
             # Before the transaction, whose length depends on it. No other process writes.
-            sizes = row_sizes(self._connection, [*self._late_evictions, *(k for write in batch for k in write.evict)])
-            frames = sum(write.frames for write in batch) + operation_frames() * len(sizes)
+            numbers = chain(self._late_evictions, *(write.evict for write in batch))
+            sizes = row_sizes(self._connection, list(numbers))
+            frames = sum(write.frames for write in batch) + _DELETION * len(sizes)
             if len(batch) > 1 and frames > self._layout.frames_per_transaction:
                 parts = [batch[: len(batch) // 2], batch[len(batch) // 2 :]]
             else:
@@ -242,8 +261,8 @@ class Writer:
         """
         late = self._late_evictions
         free = self._layout.frames_per_transaction - sum(write.frames for write in batch)
-        while late and operation_frames() * len(sizes) > free:
-            first = list(late)[: self._layout.frames_per_transaction // operation_frames()]
+        while late and _DELETION * len(sizes) > free:
+            first = list(late)[: self._layout.frames_per_transaction // _DELETION]
             self._transaction(first, [], {number: sizes.pop(number) for number in first if number in sizes})
         for write in batch:
             if write.put is not None and write.row is None:
@@ -251,7 +270,7 @@ class Writer:
         return self._transaction(list(late), batch, sizes)
 
     def _transaction(self, late: list[int], batch: list[QueuedWrite], sizes: dict[int, int]) -> list[str | None]:
-        frames = operation_frames() * len(sizes) + sum(write.frames for write in batch)
+        frames = _DELETION * len(sizes) + sum(write.frames for write in batch)
         self._ensure_log_space(self._layout.fixed + frames)
         connection = self._connection
         connection.execute("BEGIN IMMEDIATE")
@@ -277,18 +296,29 @@ class Writer:
     ) -> LogWrite | None:
         """Write the changes of a transaction to the change log."""
         keys = [self._late_evictions[number][0] for number in late]
-        keys += [key for write in batch for key in write.keys]
+        keys.extend(chain.from_iterable(write.keys for write in batch))
         # Damaged rows were deleted by their ids; or the store is full, which the cache above would have prevented.
-        unknown = any(write.evict and not write.keys for write in batch)
-        unknown |= any(refusal and not write.refusal for write, refusal in zip(batch, refusals, strict=True))
-        return self.change_log.write(self._connection, keys, totals, unknown=unknown)
+        unknown = not all(write.keys or not write.evict for write in batch)
+        if any(refusals):
+            unknown |= any(refusal and not write.refusal for write, refusal in zip(batch, refusals, strict=True))
+        cleared = bool(batch) and batch[0].clears
+        return self.change_log.write(self._connection, keys, totals, unknown=unknown, cleared=cleared)
 
     def _ensure_log_space(self, frames: int) -> None:
         """Empty the log when `frames` more might not fit."""
         if self._log_frames + frames > self._layout.frames:
             self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
-            self._log_frames = 0
+            self._log_start = self._pages_written
             self._counters["checkpoints"] += 1
+
+    @property
+    def _log_frames(self) -> int:
+        """The pages in the log, at most. Rejected: a hook of SQLite, which takes the interpreter's lock once more."""
+        return self._pages_written - self._log_start
+
+    @property
+    def _pages_written(self) -> int:
+        return self._connection.status(apsw.SQLITE_DBSTATUS_CACHE_WRITE)[0]
 
     def _roll_back(self) -> None:
         if self._connection.in_transaction:
@@ -302,16 +332,22 @@ class Writer:
             del self.pending[key]
 
     def _complete(self, batch: list[QueuedWrite], refusals: list[str | None]) -> None:
+        pending = self.pending
         with self._lock:
             for write in batch:
                 self._backlog_bytes -= write.content_bytes
                 for key in write.keys:
-                    self._forget_pending(key, write)
+                    if pending.get(key) is write:  # else a newer change is queued
+                        del pending[key]
+                if write.clears:  # again: entries may have been read since it was queued
+                    self._memory_tier.clear()
         for write, refusal in zip(batch, refusals, strict=True):
-            if refusal is not None:
-                self.change_log.add_failed(write.keys)  # once more: the cache above learns of it only now
-                self._counters["refused"] += 1
-            write.resolve(None if refusal is None else StoreError(refusal))
+            if refusal is None:
+                write.resolve()
+                continue
+            self.change_log.add_failed(write.keys)  # once more: the cache above learns of it only now
+            self._counters["refused"] += 1
+            write.resolve(StoreError(refusal))
 
     def _fail(self, write: QueuedWrite, error: Exception) -> None:
         write.put = None
@@ -319,6 +355,9 @@ class Writer:
         late = [self._may_exist(number) for number in write.evict]
         with self._lock:
             self._backlog_bytes -= write.content_bytes
+            if write.clears:
+                for key in write.keys:
+                    self._forget_pending(key, write)
             keys = chain.from_iterable([key] * self._ids_per_key for key in write.keys)
             for key, number, is_late in zip(keys, write.evict, late, strict=False):
                 if is_late:
@@ -367,13 +406,7 @@ class Writer:
         """Write through this connection from now on."""
         self._connection, self.totals = opened.connection, opened.end.totals
         self.change_log.begin(opened.connection, opened.end)
-        self._log_frames = 0  # the log was emptied when the file was opened
-
-        def committed(_connection: apsw.Connection, _name: str, frames: int) -> int:
-            self._log_frames = frames
-            return apsw.SQLITE_OK
-
-        self._connection.set_wal_hook(committed)
+        self._log_start = self._pages_written  # the log was emptied when the file was opened
 
     def _close_connection(self) -> None:
         try:
