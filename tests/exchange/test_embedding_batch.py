@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import httpx
 import orjson
@@ -24,9 +25,9 @@ from tests.exchange.conftest import JSON, Provider, ScriptedResponse
 VECTOR = b"[" + b"0.5," * 10_000 + b"0.5]"
 
 
-def exchange(*items: str) -> Exchange:
+def exchange(*items: Any, headers: dict[str, str] | None = None) -> Exchange:
     url = httpx.URL("https://api.example/v1/embeddings")
-    return exchange_of(Endpoint.EMBEDDINGS, url, {}, json.dumps({"model": "m", "input": items}).encode())
+    return exchange_of(Endpoint.EMBEDDINGS, url, headers or {}, json.dumps({"model": "m", "input": items}).encode())
 
 
 def hit(key: str) -> Lookup:
@@ -69,11 +70,60 @@ def test_a_long_answer_may_have_vectors_as_text() -> None:
     assert json.loads(orjson.dumps(read_answer(content))) == {"data": data}
 
 
+@pytest.mark.parametrize("vector", [b'"' + b"AAA\\u0041" * 2000 + b'"', b'"' + b"A A" * 3000 + b'"'])
+def test_a_text_that_is_not_base64_is_parsed(vector: bytes) -> None:
+    content = b'{"data":[{"embedding": %b, "name":"embedding"}]}' % vector
+    assert json.loads(orjson.dumps(read_answer(content))) == json.loads(content)
+
+
+def test_a_vector_elsewhere_in_an_answer_is_not_read() -> None:
+    content = b'{"data":[],"usage":{"embedding":"%b"}}' % (b"A" * SHORT)
+    with pytest.raises(Incomplete, match="not the embedding of an item"):
+        read_answer(content)
+
+
+def embeddings(count: int) -> ScriptedResponse:
+    """A provider's answer for so many items."""
+    data = [{"object": "embedding", "index": k, "embedding": [0.5]} for k in range(count)]
+    answer = {"object": "list", "model": "m", "data": data, "usage": {"prompt_tokens": 16, "total_tokens": 16}}
+    return ScriptedResponse(200, JSON, json.dumps(answer).encode())
+
+
+async def test_which_items_are_fetched() -> None:
+    provider = Provider(embeddings(2), embeddings(1), embeddings(2), embeddings(1))
+    only = {"cache-control": "only-if-cached"}
+    with Cache("4MB", policy="lru", shadows=()) as cache:
+        fetcher = Fetcher(internal_of(cache))
+
+        async def fetch(*items: Any, headers: dict[str, str] | None = None) -> tuple[int, list[str]] | None:
+            fetched = await fetcher.fetch(exchange(*items, headers=headers), "provider", provider.send)
+            return None if fetched is None else (fetched.status, [answer.outcome for answer in fetched.answers])
+
+        assert await fetch("a", "b", headers=only) == (504, [])
+        assert await fetch("a", "b") == (200, ["miss", "miss"])
+        assert await fetch("b", "a", headers=only) == (200, ["hit", "hit"])
+        assert await fetch("a", "c") == (200, ["hit", "miss"])
+        assert [request["input"] for request in provider.requests] == [["a", "b"], ["c"]]
+        assert await fetch("a", "d") is None, "an answer for another number of items than those that were missing"
+        assert await fetch("e", "f") == (200, []), "it is passed on"
+        assert await fetch("a", ["b"]) is None, "no item has a key"
+        assert await fetch("a", ["b"], headers=only) == (504, [])
+        assert len(provider.requests) == 4
+        cache.check()
+
+
+@pytest.mark.parametrize("upstream", ["local", "https://a.test"])
+async def test_items_of_the_embedded_model_are_marked(upstream: str) -> None:
+    with Cache("4MB", policy="lru", shadows=()) as cache:
+        asked = exchange("a", "b")._replace(context={"upstream": upstream})
+        fetched = await Fetcher(internal_of(cache)).fetch(asked, "provider", Provider(embeddings(2)).send)
+    assert fetched is not None
+    assert [answer.meta.get("embedded", False) for answer in fetched.answers] == [upstream == "local"] * 2
+
+
 @pytest.mark.parametrize("pauses", [True, False])
 async def test_other_requests_run_between_many_items(pauses: bool) -> None:
-    data = [{"object": "embedding", "index": k, "embedding": [0.5]} for k in range(ITEMS_AT_ONCE)]
-    answer = {"object": "list", "model": "m", "data": data, "usage": {"prompt_tokens": 16, "total_tokens": 16}}
-    provider = Provider(ScriptedResponse(200, JSON, json.dumps(answer).encode()))
+    provider = Provider(embeddings(ITEMS_AT_ONCE))
     calls = []
 
     async def pause() -> None:

@@ -11,7 +11,16 @@ import pytest
 from knapcache import Answer
 from knapcache.errors import Incomplete, Uncacheable
 from knapcache.exchange import exchange as exchange_module
-from knapcache.exchange.exchange import Exchange, exchange_of, plain_reply, stream_reply, to_response
+from knapcache.exchange.exchange import (
+    Exchange,
+    cacheable_endpoint,
+    exchange_of,
+    make_exchange,
+    parse_request,
+    plain_reply,
+    stream_reply,
+    to_response,
+)
 from knapcache.keys.parse import SHORT
 from knapcache.keys.rules import CROSS_ITEM_OPTIONS
 from knapcache.model import Endpoint
@@ -98,6 +107,37 @@ def test_an_incomplete_plain_answer_is_returned_only_to_those_who_asked_for_a_pl
     assert to_response(exchange(Endpoint.CHAT), answer).body == b'{"choices":'
     with pytest.raises(Incomplete, match="other form"):
         to_response(exchange(Endpoint.CHAT, stream=True), answer)
+
+
+@pytest.mark.parametrize(
+    ("meta", "outcome"), [({}, "hit"), ({"form": "other"}, "hit"), ({"form": "json", "status": 500}, "hit")]
+)
+def test_an_answer_that_no_proxy_has_stored_is_not_returned(meta: dict[str, Any], outcome: Any) -> None:
+    answer = Answer(b"{}", meta, outcome=outcome, key="", age=0.0, saved_usd=None, model="")
+    with pytest.raises(Incomplete, match="that no proxy has stored"):
+        to_response(exchange(Endpoint.CHAT), answer)
+
+
+@pytest.mark.parametrize(("limit", "found"), [(None, 10.0), (11.0, 10.0), (10.0, 10.0), (9.0, 9.0)])
+def test_the_life_of_an_answer_is_limited(limit: float | None, found: float) -> None:
+    raw = b'{"cache": {"ttl": 10}}'
+    made = make_exchange(Endpoint.CHAT, {}, raw, parse_request(raw), None, {}, limit)
+    assert made.control.ttl == found
+
+
+def test_only_posts_are_cached() -> None:
+    assert cacheable_endpoint("POST", "/v1/chat/completions") is Endpoint.CHAT
+    assert cacheable_endpoint("GET", "/v1/chat/completions") is None
+
+
+def test_the_query_belongs_to_the_key_and_is_not_stored() -> None:
+    def context(query: str) -> dict[str, str]:
+        url = httpx.URL(f"https://api.example/v1/chat/completions{query}")
+        return dict(exchange_of(Endpoint.CHAT, url, {}, b"{}").context)
+
+    assert "query" not in context("")
+    assert context("?key=secret")["query"] != context("?key=other")["query"]
+    assert "secret" not in str(context("?key=secret"))
 
 
 def test_the_provider_gets_the_bytes_of_the_caller_unless_they_have_directives() -> None:

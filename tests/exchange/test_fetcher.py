@@ -7,15 +7,19 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
+import httpx
 import pytest
 
 from knapcache import Answer, Cache
+from knapcache.cache import PendingFetch
 from knapcache.cache.cache import internal_of
 from knapcache.cache.internal import InternalCache
 from knapcache.errors import UpstreamFailed
+from knapcache.exchange.exchange import exchange_of
 from knapcache.exchange.fetched import Fetched, LiveStream
 from knapcache.exchange.fetcher import Fetcher
 from knapcache.keys.parse import SHORT
+from knapcache.model import Endpoint
 from knapcache.threads import run_blocking
 from tests.exchange.conftest import (
     JSON,
@@ -67,7 +71,7 @@ async def test_a_plain_answer_is_returned_before_it_is_stored(cache: InternalCac
     fetcher, provider = Fetcher(cache), Provider(plain())
     first = await fetch(fetcher, provider)
     second = await waiter(fetcher, provider)
-    assert (first.status, first.body, outcome(first)) == (200, answer_of("Hi"), "miss")
+    assert (first.status, first.failed, first.body, outcome(first)) == (200, False, answer_of("Hi"), "miss")
     assert cache.stats()["admitted"] == 0
     (answer,) = await first.finish()
     assert (answer.outcome, answer.key) == ("miss", dict(first.headers)["x-knapcache-key"])
@@ -101,10 +105,21 @@ async def test_dollars_of_the_embedded_model_are_marked(
         fetched = await fetcher.fetch(asked, "provider", provider.send)
         assert fetched is not None
         _ = [block async for block in live(fetched)] if isinstance(fetched, LiveStream) else None
-        await fetched.finish()
+        (answer,) = await fetched.finish()
         headers = dict(fetched.headers)
+        assert answer.meta.get("embedded", False) is (found is not None)
     assert (headers["x-knapcache"], headers.get("x-knapcache-prices")) == ("hit", found)
     assert "x-knapcache-saved-usd" in headers
+
+
+async def test_a_list_is_one_item_where_items_have_no_entries(cache: InternalCache) -> None:
+    url = httpx.URL("https://api.example/v1/responses")
+    raw = b'{"model": "m", "input": [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]}'
+    asked, provider = exchange_of(Endpoint.RESPONSES, url, {}, raw), Provider(ScriptedResponse(500, JSON, b"{}"))
+    fetched = await Fetcher(cache).fetch(asked, "provider", provider.send)
+    assert fetched is not None
+    await fetched.finish()
+    assert (fetched.status, provider.requests) == (500, [json.loads(raw)])
 
 
 async def test_a_stream_ends_after_it_is_stored(cache: InternalCache) -> None:
@@ -282,6 +297,41 @@ async def test_a_truncated_stream_is_forwarded_and_not_stored(cache: InternalCac
     assert cache.stats()["admitted"] == 0
 
 
+@pytest.mark.parametrize("read", [True, False])
+async def test_a_stream_that_is_too_long_is_forwarded_and_not_stored(cache: InternalCache, read: bool) -> None:
+    response = ScriptedResponse(200, SSE, *blocks_of(LONG))
+    fetcher, provider = Fetcher(cache, max_answer=2000), Provider(response, plain())
+    fetched = await fetch(fetcher, provider, **ASKED)
+    assert isinstance(fetched, LiveStream)
+    second = await waiter(fetcher, provider)
+    assert not fetched.overflowed
+    if read:
+        assert b"".join([block async for block in fetched.blocks]) == b"".join(blocks_of(LONG))
+    assert await fetched.finish() == ()
+    assert (fetched.overflowed, fetched.failed, response.closed) == (True, True, True)
+    assert (response.taken == len(blocks_of(LONG))) is read, "the rest is read for its caller only"
+    served = await second
+    await served.finish()
+    assert outcome(served) == "miss"
+    assert cache.stats()["admitted"] == 1
+
+
+async def test_a_caller_has_the_whole_stream_before_it_waits_for_the_store(
+    cache: InternalCache, gate: asyncio.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PendingFetch, "store_busy", True)
+    monkeypatch.setattr(PendingFetch, "wait_for_store", lambda _: gate.wait())
+    fetched = await fetch(Fetcher(cache), Provider(ScriptedResponse(200, SSE, *blocks_of())), **ASKED)
+    written = []
+    while (block := await anext(live(fetched))) != blocks_of()[-1]:
+        written.append(block)
+    assert [*written, block] == blocks_of()
+    asyncio.get_running_loop().call_soon(gate.set)
+    with pytest.raises(StopAsyncIteration):
+        await anext(live(fetched))
+    assert [answer.outcome for answer in await fetched.finish()] == ["miss"]
+
+
 @pytest.mark.parametrize("status", [400, 429, 500])
 async def test_errors_go_to_all_waiters_and_are_not_stored(cache: InternalCache, status: int) -> None:
     fetcher, provider = Fetcher(cache), Provider(ScriptedResponse(status, JSON, b'{"error": {"message": "no"}}'))
@@ -301,7 +351,7 @@ class NoMarks:
     def __init__(self) -> None:
         self.statuses: list[tuple[int, bool]] = []
 
-    async def mark(self) -> None:
+    async def mark(self) -> dict[str, Any] | None:
         return None
 
     def answered(self, status: int, *, marked: bool) -> None:
@@ -320,6 +370,27 @@ async def test_a_refused_request_to_which_nothing_was_added_is_not_sent_again(
     assert fetched.status == 400
     assert len(provider.requests) == 1
     assert marker is None or marker.statuses == []
+
+
+class Marks(NoMarks):
+    """A marker that adds a field."""
+
+    async def mark(self) -> dict[str, Any]:
+        return {**exchange().body, "mark": True}
+
+
+async def test_a_marker_gets_the_status_of_the_body_that_was_answered(cache: InternalCache) -> None:
+    """Refused marks are left out, and the status of the second request says whether they were the reason."""
+    fetcher, refused = Fetcher(cache), ScriptedResponse(400, JSON, b'{"error": {"message": "no"}}')
+    provider, marker = Provider(refused, plain(), plain()), Marks()
+    for n in (1, 2):
+        fetched = await fetcher.fetch(exchange(n=n)._replace(marker=marker), "provider", provider.send)
+        assert fetched is not None
+        await fetched.finish()
+        assert fetched.status == 200
+    assert ["mark" in request for request in provider.requests] == [True, False, True]
+    assert marker.statuses == [(200, False), (200, True)]
+    assert refused.closed
 
 
 async def test_a_provider_without_stream_options_is_asked_once(cache: InternalCache) -> None:
@@ -357,6 +428,36 @@ async def test_a_stored_answer_that_lacks_usage_is_fetched_again_once(cache: Int
     assert isinstance(again.body, bytes)
     assert json.loads(again.body)["usage"]["total_tokens"] == 6
     assert len(provider.requests) == 2
+
+
+async def test_an_answer_that_lacks_usage_again_is_left_to_the_caller(
+    cache: InternalCache, gate: asyncio.Event
+) -> None:
+    """The stored answer lacks it, and so does the one that another request is fetching."""
+    streams = [ScriptedResponse(200, SSE, *first, *blocks_of(usage=False)) for first in ([], [gate])]
+    fetcher, provider = Fetcher(cache, ask_usage=False), Provider(*streams)
+    await (await fetch(fetcher, provider, stream=True)).drain()
+    refresh = exchange({"cache-control": "no-cache"}, stream=True)
+    other = await fetcher.fetch(refresh, "provider", provider.send)
+    assert other is not None
+    task = asyncio.create_task(fetcher.fetch(exchange(), "provider", provider.send))
+    await asyncio.sleep(0.01)
+    gate.set()
+    await other.drain()
+    assert await task is None
+    assert len(provider.requests) == 2
+
+
+async def test_a_request_for_stored_answers_only_is_not_sent(cache: InternalCache) -> None:
+    fetcher, provider = Fetcher(cache), Provider(plain())
+    only = exchange({"cache-control": "only-if-cached"})
+    fetched = await fetcher.fetch(only, "provider", provider.send)
+    assert fetched is not None
+    assert (fetched.status, provider.requests) == (504, [])
+    await (await fetch(fetcher, provider)).finish()
+    fetched = await fetcher.fetch(only, "provider", provider.send)
+    assert fetched is not None
+    assert fetched.status == 200
 
 
 async def test_requests_without_a_key_are_left_to_the_caller(cache: InternalCache) -> None:

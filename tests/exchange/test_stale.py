@@ -124,13 +124,18 @@ async def test_errors_of_the_request_are_passed_on(stale: StaleFetcher, clock: C
     assert fetched.status == 404
 
 
-async def test_after_the_window_failures_are_raised(cache: InternalCache, clock: Clock) -> None:
-    stale = StaleFetcher(Fetcher(cache), cache, ttl=TTL, while_revalidate=60.0, if_error=1.0)
-    provider = Provider(plain("old"), failure())
+@pytest.mark.parametrize("late", [31.0, IF_ERROR + 1])
+async def test_after_the_window_failures_are_passed_on(
+    stale: StaleFetcher, cache: InternalCache, clock: Clock, late: float
+) -> None:
+    """The window may have become shorter since the answer was stored."""
+    provider = Provider(plain("old"), failure(), ScriptedResponse(500, JSON, b"{}"))
     await served(stale, provider)
-    clock.now += TTL + 61.0
+    clock.now += TTL + late
+    shorter = StaleFetcher(Fetcher(cache), cache, ttl=TTL, while_revalidate=0.0, if_error=30.0)
     with pytest.raises(UpstreamFailed):
-        await served(stale, provider)
+        await served(shorter, provider)
+    assert await served(shorter, provider) == ("miss", b"{}")
 
 
 async def test_directives_are_obeyed(stale: StaleFetcher, clock: Clock) -> None:
