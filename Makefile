@@ -25,10 +25,10 @@ INSTALL := $(BIN)/python scripts/install.py
 BENCHES := $(filter-out bench/_%,$(wildcard bench/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run lab redis semantic demo test pytest kernels test-tools test-long test-vllm soak mutate reliability lint format bench bench-oracle docs dist experiments sbom audit lock clean
+.PHONY: help setup run lab redis semantic demo test pytest kernels test-tools test-pythons test-long test-vllm soak mutate reliability lint format bench bench-oracle docs dist release-check image experiments sbom audit lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## build .venv with everything from the lock files (PYTHON=python3.12 selects another Python)
 
@@ -80,6 +80,10 @@ kernels: $(READY)
 test-tools: kernels ## run the tests of bench, experiments, deploy and examples
 	$(BIN)/python -m pytest -m 'tools and not long' --workers $(WORKERS)
 
+# `.ci/run` calls it after `make test-tools`.
+test-pythons: $(READY) ## run a part of the tests with the other supported Pythons that this machine has
+	$(BIN)/python scripts/test_pythons.py
+
 # Hypothesis draws new examples, from a seed that is printed with the command.
 test-long: SEED := $(shell date +%s)
 test-long: $(READY) ## run the tests marked long, and property tests with new examples (SEED=1 repeats a run)
@@ -126,10 +130,18 @@ docs: $(READY) ## build the documentation site in out/docs; broken links are err
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -b html docs out/docs
 	@echo "open out/docs/index.html"
 
+# Files in the archives get the time of the last commit, so that everyone who builds it gets the same bytes.
+dist: export SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 dist: $(READY) ## build wheel and sdist in dist, install them into empty environments and run them
 	rm -rf dist
 	$(BIN)/python -m hatchling build -d dist
 	$(BIN)/python scripts/check_dist.py dist
+
+release-check: $(READY) ## run what has to pass before a release, one line a step (ARGS="--long --skip sbom")
+	@$(BIN)/python scripts/release_check.py $(ARGS)
+
+image: ## build the container image with buildah, without a daemon (ARGS="--debian" without a registry, as root)
+	@$(PYTHON) scripts/build_image.py $(ARGS)
 
 experiments: $(READY) ## run every experiment in full; write numbers and figures to experiments/results
 	$(BIN)/knapcache experiment all -o experiments/results
@@ -151,7 +163,7 @@ audit: $(AUDIT)/.ready ## compare the locked packages with the list of known vul
 
 lock: $(READY) ## write the lock files (LOCK_FLAGS=--upgrade for newer versions)
 	$(call compile-lock,requirements.lock,pyproject.toml --extra lab --extra cluster --extra price --extra serve --extra encryption --extra redis --extra telemetry --extra completion --extra local --extra semantic --extra docs --extra dev)
-	$(call compile-lock,requirements-run.lock,pyproject.toml --extra serve --extra local --group build --constraint requirements.lock)
+	$(call compile-lock,requirements-run.lock,pyproject.toml --extra serve --extra local --extra completion --group build --constraint requirements.lock)
 	$(call compile-lock,requirements-lab.lock,--group lab --constraint requirements.lock)
 	$(call compile-lock,requirements-redis.lock,--group redis --constraint requirements.lock)
 	$(call compile-lock,requirements-semantic.lock,--group semantic --constraint requirements.lock)
@@ -167,6 +179,6 @@ define compile-lock
 	@mv $(1).new $(1)
 endef
 
-clean: ## remove build and tool output, but not .venv
-	rm -rf out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+clean: ## remove build and tool output and the environments of test-pythons, but not .venv
+	rm -rf out build dist .venv-3.* .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find src experiments tests -name __pycache__ -type d -prune -exec rm -rf {} +

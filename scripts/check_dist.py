@@ -1,4 +1,4 @@
-"""Checks the wheel and the sdist in a folder: metadata, file lists, and the installed program. `make dist` runs it.
+"""Checks the wheel and the sdist in a folder: metadata, files, a second build, the program. `make dist` runs it.
 
     python scripts/check_dist.py dist
 
@@ -9,7 +9,9 @@ configured to get them.
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shlex
 import subprocess
 import sys
 import tarfile
@@ -121,14 +123,17 @@ class FreshEnvironment:
         self._variables["KNAPCACHE_KERNEL_CACHE"] = str(folder / "kernels")  # nothing stays behind in the user's cache
         self._variables["PATH"] = os.pathsep.join((str(self._bin), self._variables.get("PATH", "")))
 
-    def run(self, program: str, *arguments: str, expected_code: int = 0) -> str:
-        """Run a program of the environment, print the command, and return its output."""
+    def run(self, program: str, *arguments: str, expected_code: int = 0, activated: bool = True) -> str:
+        """Run a program of the environment, print the command, and return its output.
+
+        activated   whether the path leads to the environment's programs
+        """
         shown = " ".join(argument if "\n" not in argument else "'…'" for argument in arguments)
         print(f"$ {program} {shown}", flush=True)
         done = subprocess.run(
             [str(self._bin / program), *arguments],
             cwd=self.folder,
-            env=self._variables,
+            env=self._variables | ({} if activated else {"PATH": os.defpath}),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -160,6 +165,16 @@ def check_files(wheel: Path, sdist: Path) -> None:
         report(f"{sdist.name}: metadata", metadata_problems(member.read()))
 
 
+def check_reproducible(files: list[Path], folder: Path) -> None:
+    """Build again, with another time zone and other file modes, and compare the digests."""
+    command = [sys.executable, "-m", "hatchling", "build", "-d", str(folder)]
+    variables = os.environ | {"TZ": "Asia/Kathmandu", "PYTHONHASHSEED": "1"}
+    subprocess.run(command, cwd=ROOT, env=variables, umask=0o077, capture_output=True, check=True)
+    for file in files:
+        first, second = (hashlib.sha256(path.read_bytes()).hexdigest() for path in (file, folder / file.name))
+        report(f"{file.name}: two builds are equal, SHA-256 {first}", [] if first == second else [f"not {second}"])
+
+
 def check_wheel(wheel: Path, folder: Path) -> None:
     """Install the wheel, and use the command line, the library and the proxy."""
     name, version = project()
@@ -172,10 +187,14 @@ def check_wheel(wheel: Path, folder: Path) -> None:
     replayed = environment.run("knapcache", "replay", "trace.csv", "--policy", "lru", "--capacity", "300")
     expect("lru", replayed, "the lab replays a log")
     expect("1 hit", environment.run("python", "-c", ROUND_TRIP), "the library returns a stored answer")
-    refused = environment.run("knapcache", "serve", expected_code=2)
-    expect("knapcache[serve]", refused, "the proxy names the extra that is missing")
+    for activated in (True, False):
+        refused = environment.run("knapcache", "serve", expected_code=2, activated=activated)
+        hint = refused.partition("proxy needs ")[2].partition(": ")[2].strip()
+        expect("knapcache[serve]", hint, "the proxy names the extra that is missing")
+        arguments = shlex.split(hint)
+        report(f"the hint is {hint}", [] if (arguments[0] == "pip") == activated else ["it is for another environment"])
     # Of the installed package: pip finds it satisfied and adds what the extra needs.
-    environment.install(f"{name}[serve]")
+    environment.run(*arguments, "--quiet", "--disable-pip-version-check")
     print(environment.run("python", str(SMOKE_TEST)).rstrip())
     print("passed: the proxy serves a miss and a hit")
 
@@ -202,6 +221,7 @@ def main() -> None:
     check_files(wheel, sdist)
     # A process that compiles kernels may still write there.
     with tempfile.TemporaryDirectory(prefix="knapcache-dist-", ignore_cleanup_errors=True) as place:
+        check_reproducible([wheel, sdist], Path(place, "again"))
         check_wheel(wheel, Path(place, "wheel"))
         check_sdist(sdist, Path(place, "sdist"))
     print(f"\n{wheel.name} and {sdist.name} work.")

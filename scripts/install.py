@@ -104,7 +104,7 @@ def main(purpose: str, expected: str, *locks: str) -> None:
     wanted = {name: version for lock in locks for name, version in locked_packages(Path(lock)).items()}
     missing = len(set(wanted.items()) - installed_packages())
     if missing:
-        print(f"knapcache: installing {missing} packages {purpose} ({expected})", flush=True)
+        print(f"knapcache: installing {missing} package{'s' * (missing != 1)} {purpose} ({expected})", flush=True)
     begin, progress = time.monotonic(), ProgressLine(wanted)
     try:
         # A lock is complete, so pip need not look for dependencies.

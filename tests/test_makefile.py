@@ -6,6 +6,7 @@ Where an extra is missing, the program prints the make target that installs it.
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -95,7 +96,7 @@ def test_all_locks_have_the_same_versions() -> None:
 def test_make_run_installs_at_most_45_packages() -> None:
     packages = {name for lock in ("requirements-run.lock", "requirements-model.lock") for name, _ in pins(lock)}
     assert len(packages | {"knapcache", "pip", "setuptools"}) <= 45
-    assert {"uvicorn", "xllamacpp", "numba", "hatchling"} <= packages
+    assert {"uvicorn", "xllamacpp", "numba", "hatchling", "shtab"} <= packages
     assert not packages & {"pytest", "matplotlib", "polars", "litellm"}
 
 
@@ -109,6 +110,7 @@ def test_the_command_for_a_missing_extra(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(errors, "__file__", str(checkout / "src" / "knapcache" / "errors.py"))
     monkeypatch.setattr(sys, "prefix", str(environment))
     monkeypatch.chdir(checkout)
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
     assert [install_command(extra) for extra in extras] == pip, "make would clear a .venv that it did not build"
 
     (environment / ".ready-run").touch()
@@ -126,6 +128,8 @@ def test_the_command_for_a_missing_extra(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     assert [install_command(extra) for extra in extras] == pip, "the program runs in another environment"
     assert install_command("semantic", "pip install weights") == "pip install weights"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert install_command("lab") == f"{shlex.quote(sys.executable)} -m pip install 'knapcache[lab]'", "not active"
 
 
 def test_extras_with_a_make_target_have_a_dependency_group() -> None:

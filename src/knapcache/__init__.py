@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from knapcache.price.input_tokens import InputTokens
     from knapcache.price.meter import Bill
 
-__version__ = "0.2.0"
+__version__ = "1.0.0"
 
 __all__ = [
     "Answer",

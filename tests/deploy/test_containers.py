@@ -55,7 +55,8 @@ def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
 def test_the_image_runs_as_a_fixed_user_that_is_not_root() -> None:
     assert the("USER").argument == "10001:10001"
     last_stage = max(k for k, step in enumerate(DOCKERFILE) if step.keyword == "FROM")
-    assert next(step for step in DOCKERFILE[last_stage:] if step.keyword in ("RUN", "USER")).keyword == "USER"
+    commands = [step for step in DOCKERFILE[last_stage:] if step.keyword in ("RUN", "USER")]
+    assert next(step for step in commands if not step.installs_packages).keyword == "USER"
     owned = [step.words[-1] for step in DOCKERFILE if "--chown=10001:10001" in step.argument]
     variables = image_variables()
     assert owned == ["/var/lib/knapcache", "/var/cache/knapcache"]
@@ -118,6 +119,23 @@ def test_compose_runs_the_image_read_only_with_valid_settings() -> None:
     assert targets == {the("VOLUME").argument, image_variables()["KNAPCACHE_KERNEL_CACHE"]}
     assert float(service["stop_grace_period"].removesuffix("s")) > GRACE
     assert (DEPLOY / service["build"]["context"] / service["build"]["dockerfile"]).resolve() == DEPLOY / "Dockerfile"
+
+
+@pytest.mark.parametrize("file", ["compose.yaml", "cluster/compose.yaml"])
+def test_compose_has_no_default_secret(file: str) -> None:
+    text = (DEPLOY / file).read_text(encoding="utf-8")
+    secrets = re.findall(r"\$\{(\w+_(?:PASSWORD|SECRET|TOKEN|KEY))(:[-?])([^}]*)\}", text)
+    assert secrets
+    assert [name for name, form, default in secrets if form == ":-" and default] == []
+
+
+@pytest.mark.parametrize(("password", "code"), [("", 1), ("hunter2", 0)])
+def test_grafana_of_compose_needs_a_password(password: str, code: int) -> None:
+    *shell, script = COMPOSE["services"]["grafana"]["entrypoint"]
+    command = script.replace("$$", "$").replace("exec /run.sh", "exec true")
+    variables = {"GF_SECURITY_ADMIN_PASSWORD": password}
+    done = subprocess.run([*shell, command], env=variables, capture_output=True, text=True, check=False)
+    assert (done.returncode, "set GRAFANA_PASSWORD" in done.stderr) == (code, code == 1)
 
 
 def test_prometheus_of_compose_scrapes_the_proxy() -> None:

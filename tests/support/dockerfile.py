@@ -1,7 +1,8 @@
 """Reads a Dockerfile, and executes its steps in a folder in place of a container's file system.
 
 Executed are WORKDIR, ENV, COPY and RUN, with the paths of the image below the folder. All stages share the folder.
-USER, owners of files and the base image are not reproduced: commands run as the user of the test, with its Python.
+USER, owners of files, the base image and its packages are not reproduced: commands run as the user of the test, with
+its Python and the libraries of this machine.
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ class Instruction(NamedTuple):
     def words(self) -> list[str]:
         """The argument's words without options, for COPY."""
         return [word for word in self.argument.split() if not word.startswith("--")]
+
+    @property
+    def installs_packages(self) -> bool:
+        """Whether it is a RUN that installs packages of the system."""
+        return self.keyword == "RUN" and self.argument.startswith("apt-get ")
 
     @property
     def command(self) -> list[str]:
@@ -77,7 +83,7 @@ class ImageFolder:
                 self.variables[name] = self.path(value).replace("$PATH", self.variables["PATH"])
         elif keyword == "COPY":
             self._copy(instruction)
-        elif keyword == "RUN":
+        elif keyword == "RUN" and not instruction.installs_packages:
             subprocess.run(["/bin/sh", "-c", self.path(argument)], cwd=self._directory, env=self.variables, check=True)
 
     def _copy(self, instruction: Instruction) -> None:
