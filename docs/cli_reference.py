@@ -26,9 +26,14 @@ Options of one name mean the same in every command:
 | `--config` | settings file of the proxy; default: `$KNAPCACHE_CONFIG` |
 | `--url`, `--ca` | base URL of a running proxy, and the PEM file of the certificates to trust |
 | `--concurrency` | maximum requests in flight |
+| `--key` | key of an entry, or its first digits |
+| `--api-key`, `--api-key-env` | API key that is sent to the proxy, or the environment variable that has it |
+| `--key-fields` | fields of a trace that identify a request |
 
-Old names work until version 1.1, with a note on standard error: `--out` for `--output`, and `--clients` of `demo` for
-`--concurrency`.
+Old names work until version 2.0, with a note on standard error: `--out` for `--output`, `--clients` of `demo` for
+`--concurrency`, `--key` of `demo` for `--api-key`, `--key-env` of `warm` for `--api-key-env`, `--key` of `replay` and
+`plan` for `--key-fields`, and `--policies` and `--capacities` of `kv` and of experiments
+for `--policy` and `--capacity`.
 """
 
 

@@ -17,8 +17,10 @@ KnapcacheError
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import shlex
+import shutil
 import sys
 import traceback
 from collections.abc import Collection
@@ -121,9 +123,17 @@ def install_command(extra: str, pip: str = "") -> str:
     environment = checkout / ".venv"
     built_by_make = package == checkout / "src" / "knapcache" and (environment / ".ready-run").exists()
     if not built_by_make or Path(sys.prefix).resolve() != environment.resolve():
-        return pip or f"pip install 'knapcache[{extra}]'"
+        return (pip or f"pip install 'knapcache[{extra}]'").replace("pip install", f"{_pip()} install")
     directory = "" if os.path.samefile(os.curdir, checkout) else f"-C {shlex.quote(str(checkout))} "
     return f"make {directory}{extra if extra in MAKE_TARGETS else 'setup'}"
+
+
+def _pip() -> str:
+    """Return the command that runs the pip of this environment: `pip`, unless the path leads to another one."""
+    found = shutil.which("pip")
+    if found is not None and Path(found).parent == Path(sys.executable).parent:
+        return "pip"
+    return f"{shlex.quote(sys.executable)} -m pip"
 
 
 def public_text(error: BaseException) -> str:
@@ -153,4 +163,12 @@ def suggestion(name: str, allowed: Collection[str], otherwise: str | None = None
 
 def reason_text(error: Exception) -> str:
     """Return why a file could not be read or written. Without the number and the path that str(OSError) has."""
-    return error.strerror or type(error).__name__ if isinstance(error, OSError) else str(error)
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    if isinstance(error, UnicodeDecodeError):
+        return f"it is not text in UTF-8 (byte {error.start + 1})"
+    if isinstance(error, json.JSONDecodeError):
+        if not error.doc.strip():
+            return "it is empty"
+        return f"it is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+    return str(error)

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import pytest
 from matplotlib import image
 
 from knapcache.cli.main import build_parser, main
-from knapcache.cli.options import RENAMED
+from knapcache.cli.options import RENAMED, with_new_names
 from knapcache_experiments.catalogue import EXPERIMENTS
 from tests.support.commands import allow_interrupts
 from tests.support.timing import wait_until
@@ -127,7 +128,7 @@ def test_a_closed_pipe_is_not_an_error(option: str) -> None:
 
 
 def test_results_are_written_even_if_stdout_is_closed(tmp_path: Path) -> None:
-    code, error = run_into_closed_pipe(*SMALL, "--policies", "lru", "--jobs", "1", "-o", str(tmp_path))
+    code, error = run_into_closed_pipe(*SMALL, "--policy", "lru", "--jobs", "1", "-o", str(tmp_path))
     assert (code, error) == (0, "")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["figure-1.json", "figure-1.png"]
 
@@ -237,14 +238,13 @@ def test_an_experiment_prints_its_table_and_its_file_names(
 
 
 def test_results_depend_on_the_seed_and_not_on_the_number_of_processes(tmp_path: Path) -> None:
-    few = [*SMALL, "--policies", "vsocb,offline,lru"]
+    few = [*SMALL, "--policy", "vsocb,offline,lru"]
 
     def record(name: str, *more: str) -> bytes:
         assert main([*few, *more, "-o", str(tmp_path / name)]) == 0
         return (tmp_path / name / "figure-1.json").read_bytes()
 
     first = record("first", "--jobs", "1")
-    assert record("again", "--jobs", "1") == first
     assert record("side by side", "--jobs", "2") == first
     rows, others = (json.loads(x)["rows"] for x in (first, record("other", "--jobs", "1", "--seed", "1")))
     assert [row["cost_mean"] for row in rows] != [row["cost_mean"] for row in others]
@@ -253,7 +253,7 @@ def test_results_depend_on_the_seed_and_not_on_the_number_of_processes(tmp_path:
 def test_a_policy_gets_the_same_requests_whichever_other_policies_run(tmp_path: Path) -> None:
     rows = []
     for policies in ("lru", "lfu,vsocb,lru"):
-        assert main([*SMALL, "--policies", policies, "--jobs", "1", "-o", str(tmp_path)]) == 0
+        assert main([*SMALL, "--policy", policies, "--jobs", "1", "-o", str(tmp_path)]) == 0
         rows.append(json.loads((tmp_path / "figure-1.json").read_text())["rows"][-1])
     assert rows[0] == rows[1]
 
@@ -354,23 +354,45 @@ def test_options_of_one_name_mean_the_same_in_all_commands() -> None:
                 assert (found["--json"].nargs == 0) == (found["--json"].metavar is None), parser.prog
             if "--config" in found:
                 assert (found["--config"].metavar, found["--config"].type) == ("FILE", Path), parser.prog
-            assert not found.keys() & RENAMED.keys(), parser.prog
+            if "--key" in found:
+                assert found["--key"].metavar == "KEY", parser.prog
+                assert not found.keys() & set(RENAMED["--key"]), parser.prog
+            assert not found.keys() & (RENAMED.keys() - {"--key"}), parser.prog
             assert ("--url" in found) == ("--ca" in found), parser.prog
             if "--url" in found:
                 assert found["--url"].default == "http://127.0.0.1:8080/v1", parser.prog
             if isinstance(getattr(found.get("--json"), "metavar", None), str) and "--plot" not in found:
                 assert "--output" in found, f"{parser.prog} writes files"
-    assert {*RENAMED.values(), "-o", "--json", "--plot", "--config", "--url", "--ca"} <= seen
+    assert {*chain(*RENAMED.values()), "-o", "--json", "--plot", "--config", "--url", "--ca"} <= seen
 
 
 @pytest.mark.parametrize("given", [["--out", "{}"], ["--out={}"]])
 def test_old_names_of_options_work_with_a_note(given: list[str], tmp_path: Path, capsys: Captured) -> None:
     out = tmp_path / "out"
-    few = [*SMALL, "--policies", "lru", "--jobs", "1"]
+    few = [*SMALL, "--policy", "lru", "--jobs", "1"]
     assert main([*few, *(word.format(out) for word in given)]) == 0
     assert (out / "figure-1.json").exists()
     note = "knapcache experiment figure-1: warning: --out is deprecated: use --output\n"
     assert capsys.readouterr().err == note
+
+
+@pytest.mark.parametrize(
+    ("known", "old", "new"),
+    [
+        ({"--api-key"}, "--key", "--api-key"),
+        ({"--key-fields"}, "--key=a", "--key-fields=a"),
+        ({"--api-key-env"}, "--key-env", "--api-key-env"),
+        ({"--policy"}, "--policies", "--policy"),
+        ({"--capacity"}, "--capacities", "--capacity"),
+    ],
+)
+def test_an_old_name_stands_for_the_new_one_that_the_command_has(
+    known: set[str], old: str, new: str, capsys: Captured
+) -> None:
+    assert with_new_names([old, "k"], known, "knapcache x") == [new, "k"]
+    assert "is deprecated: use" in capsys.readouterr().err
+    assert with_new_names([old], {"--key", "--key-env"}, "knapcache x") == [old]
+    assert capsys.readouterr().err == ""
 
 
 def test_what_follows_two_dashes_is_no_option(capsys: Captured) -> None:

@@ -20,9 +20,9 @@ Captured = pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("figure-1", "--policies nonsense", "unknown policy 'nonsense': `knapcache policies` lists them"),
-        ("figure-1", "--policies lru,vsobc", "unknown policy 'vsobc': did you mean vsocb?"),
-        ("figure-1", "--policies lru,,lfu", "unknown policy ''"),
+        ("figure-1", "--policy nonsense", "unknown policy 'nonsense': `knapcache policies` lists them"),
+        ("figure-1", "--policy lru,vsobc", "unknown policy 'vsobc': did you mean vsocb?"),
+        ("figure-1", "--policy lru,,lfu", "unknown policy ''"),
         ("figure-1", "--capacity 0", "capacity must be at least 1, not 0"),
         ("figure-1", "--capacity -5", "capacity must be at least 1, not -5"),
         ("figure-1", "--capacity many", "'many'"),
@@ -62,17 +62,35 @@ Captured = pytest.CaptureFixture[str]
         ("figure-1", "--sizes uniform:1e30", "sizes 'uniform:1e30'"),
         ("figure-1", "--sizes lognormal:1e300", "sizes 'lognormal:1e300'"),
         ("figure-1", "--arrivals zipf:-1e6", "arrivals 'zipf:-1e6'"),
-        ("figure-1", "--policies lru,lru", "lru"),  # would count as more repeats
+        ("figure-1", "--policy lru,lru", "lru"),  # would count as more repeats
         ("long-run", "--fit-from 100", "fit_from"),  # more than half of the 60 rounds
         ("drift", "--capacity 1000000", "not everything fits"),
-        ("alpha", "--policies lru", "lru has no alpha"),
-        ("figure-1", "--alpha 0 --policies lru", "alpha"),
+        ("alpha", "--policy lru", "lru has no alpha"),
+        ("figure-1", "--alpha 0 --policy lru", "alpha"),
     ],
 )
 def test_bad_settings_of_experiments(name: str, options: str, message: str, tmp_path: Path, capsys: Captured) -> None:
     out = tmp_path / "out"
     assert message in error_of("experiment", name, *SMALL, "-o", out, *options.split(), capsys=capsys)
     assert not out.exists() or list(out.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", [["why", "FILE", "cache.db"], ["route", "test", "FILE"]])
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "it is empty"),
+        (b"time,key\n", "it is not JSON: Expecting value at line 1, column 1"),
+        (b'{"a": \xff}', "it is not text in UTF-8 (byte 7)"),
+    ],
+)
+def test_a_request_that_cannot_be_read(
+    command: list[str], content: bytes, reason: str, tmp_path: Path, capsys: Captured
+) -> None:
+    file = tmp_path / "request.json"
+    file.write_bytes(content)
+    words = [str(file) if word == "FILE" else word for word in command]
+    assert error_of(*words, capsys=capsys) == f"knapcache: error: cannot read the request from {file}: {reason}\n"
 
 
 @pytest.mark.parametrize("below", ["", "sub", "sub/deeper"])

@@ -16,7 +16,6 @@ import pytest
 
 from knapcache.cli import doctor_checks
 from knapcache.cli.main import main
-from knapcache.features.limits.sqlite_counts import KIND
 from knapcache.proxy.settings import Settings
 from knapcache.testing import FakeUpstream
 from tests.support.certificates import make_certificate
@@ -59,6 +58,19 @@ def found(capsys: Captured, check: str, *options: object) -> tuple[str, str]:
     code, rows = findings(capsys, "--port", 0, "--upstream", "http://127.0.0.1:9/v1", *options)
     assert code == 1  # of the upstream
     return rows[check]
+
+
+def test_an_embedded_model_that_cannot_be_loaded(
+    tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ("--path", tmp_path / "data", "--port", 0, "--upstream", "local")
+    assert findings(capsys, *options)[0] == 0
+    (tmp_path / "xllamacpp.py").write_text("raise ImportError('libgomp.so.1: cannot open shared object file')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    code, rows = findings(capsys, *options)
+    level, message = rows["upstream local"]
+    assert (code, level) == (1, "problem")
+    assert "install Debian's package libgomp1" in message
 
 
 def files_in(folder: Path) -> dict[str, tuple[int, int, int]]:
@@ -159,6 +171,8 @@ def test_files_of_a_newer_version(folder: Path, capsys: Captured) -> None:
 
 @pytest.mark.features
 def test_a_feature_s_file_of_a_newer_version(tmp_path: Path, capsys: Captured) -> None:
+    from knapcache.features.limits.sqlite_counts import KIND
+
     file = tmp_path / "limits.sqlite"
     connection = apsw.Connection(str(file))
     KIND.create(connection)

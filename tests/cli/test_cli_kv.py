@@ -26,7 +26,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_a_table_a_file_and_a_figure(trace: str, tmp_path: Path, capsys: Captured) -> None:
     out, plot = tmp_path / "rows.json", tmp_path / "found.png"
-    assert main(["kv", trace, "--capacities", "3,100%", "--json", str(out), "--plot", str(plot)]) == 0
+    assert main(["kv", trace, "--capacity", "3,100%", "--json", str(out), "--plot", str(plot)]) == 0
     printed, error = capsys.readouterr()
     assert error == ""
     text = " ".join(printed.split())
@@ -43,16 +43,16 @@ def test_a_table_a_file_and_a_figure(trace: str, tmp_path: Path, capsys: Capture
 
 
 def test_json_on_stdout_replaces_the_table(trace: str, capsys: Captured) -> None:
-    assert main(["kv", trace, "--policies", "s3-fifo, lru", "--capacities", "3", "--json", "-"]) == 0
+    assert main(["kv", trace, "--policy", "s3-fifo, lru", "--capacity", "3", "--json", "-"]) == 0
     assert [row["policy"] for row in json.loads(capsys.readouterr().out)] == ["s3-fifo", "lru", "min"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--policies", "lru,fifo"], "unknown policy 'fifo'"),
-        (["--capacities", "much"], "capacity 'much' cannot be read"),
-        (["--capacities", "1%"], "capacity '1%' of a working set of 7 is 0; it must be at least 1"),
+        (["--policy", "lru,fifo"], "unknown policy 'fifo'"),
+        (["--capacity", "much"], "capacity 'much' cannot be read"),
+        (["--capacity", "1%"], "capacity '1%' of a working set of 7 is 0; it must be at least 1"),
         (["--block", "500"], "has blocks of 512 tokens: --block must be a multiple of it, not 500"),
         (["--plot", "/nowhere/found.png"], "cannot write to /nowhere/found.png"),
     ],

@@ -56,7 +56,7 @@ def test_json_on_stdout_is_reproducible(log: Path, capsys: Captured) -> None:
 def test_a_tiny_log_without_times(tmp_path: Path, capsys: Captured) -> None:
     path = tmp_path / "log.csv"
     path.write_text("prompt,bytes,usd\na,500,1\nb,600,2\na,500,1\n")
-    mapping = ["--no-time", "--key", "prompt", "--size", "bytes", "--cost", "usd"]
+    mapping = ["--no-time", "--key-fields", "prompt", "--size", "bytes", "--cost", "usd"]
     assert main(["plan", str(path), *mapping, "--policy", "lru", "--jobs", "1"]) == 0
     printed = capsys.readouterr().out
     assert "without times" in printed
@@ -81,7 +81,7 @@ def test_a_tiny_log_without_times(tmp_path: Path, capsys: Captured) -> None:
         ("--sample 1", "the sample has a slice without requests"),
         ("--jobs 0", "jobs must be at least 1, not 0"),
         ("--seed -1", "seed must not be negative"),
-        ("--key prompt", "has no column 'prompt'"),
+        ("--key-fields prompt", "has no column 'prompt'"),
     ],
 )
 def test_bad_input(options: str, message: str, log: Path, tmp_path: Path, capsys: Captured) -> None:

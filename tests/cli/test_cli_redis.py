@@ -16,6 +16,7 @@ import pytest
 from knapcache import Answer, Cache, Reply
 from knapcache.cli.cache_file import FILE_NAME, SECRET_NAME
 from knapcache.cli.main import main
+from knapcache.proxy.settings.secrets import principal_namespace
 from knapcache.store.base import NOT_IN_MEMORY
 from knapcache.store.redis.layout import MIN_SIZE_LIMIT, ServerLayout
 from knapcache.store.redis.store import RedisStore
@@ -210,6 +211,32 @@ def test_another_secret_and_a_missing_cache_are_refused(
     monkeypatch.setenv("KNAPCACHE_SECRET", "7" * 64)
     assert "another secret than the one given" in run(capsys, "export", url, code=2)
     assert "another secret than the one given" in run(capsys, "import", file, url, code=2)
+
+
+def test_commands_use_the_secret_that_the_proxy_of_the_settings_uses(
+    url: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with cache_at(url) as cache:
+        fill(cache, 3)
+    monkeypatch.delenv("KNAPCACHE_SECRET")
+    config = tmp_path / "knapcache.toml"
+    config.write_text(f'store = "{url}"\npath = "{folder}"\n')
+    assert "3 entries" in run(capsys, "inspect", "--config", config)
+
+
+def test_entries_of_a_proxy_are_not_imported_without_its_secret(
+    url: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "entries.jsonl"
+    with cache_at(folder / FILE_NAME) as cache:
+        namespace = principal_namespace(bytes.fromhex(SECRET), "anonymous")
+        cache.fetch("chat/completions", {"model": "m", "messages": ["question"]}, lambda: Reply(b"x", "m", cost=1.0),
+                    namespace=namespace)  # fmt: skip
+    run(capsys, "export", folder, "-o", file)
+    monkeypatch.delenv("KNAPCACHE_SECRET")
+    assert "set KNAPCACHE_SECRET, or give --secret-file" in run(capsys, "import", file, url, code=2)
+    assert "has no cache with this prefix" in run(capsys, "inspect", url, code=2), "it was created"
+    assert run(capsys, "import", file, url, "--secret-file", folder / SECRET_NAME) == "1 entry imported."
 
 
 def test_an_engine_that_goes_away_is_one_clear_error(

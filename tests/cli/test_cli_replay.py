@@ -71,7 +71,7 @@ def umask() -> int:
 def test_field_options_units_and_skipped_lines(tmp_path: Path, capsys: Captured) -> None:
     path = tmp_path / "log.csv"
     path.write_text("prompt,bytes,usd\na,500,1\nb,600,-1\nb,600,2\na,500,1\nc,x,1\nb,600,2\n")
-    mapping = ["--no-time", "--key", "prompt", "--size", "bytes", "--cost", "usd"]
+    mapping = ["--no-time", "--key-fields", "prompt", "--size", "bytes", "--cost", "usd"]
     common = ["replay", path, "--policy", "lru", "--capacity", "1.1kB", *mapping, "--json", "-", "--jobs", "1"]
     assert "log.csv, line 3: cost must be" in error_of(*common, capsys=capsys)
     assert main([*map(str, common), "--on-error", "skip"]) == 0
@@ -122,7 +122,7 @@ def test_a_sample_of_a_synthetic_trace(capsys: Captured) -> None:
 
 def test_a_synthetic_trace_has_no_fields(capsys: Captured) -> None:
     common = ["replay", "synthetic:rounds=10", "--policy", "lru", "--capacity", "5"]
-    for more in (["--key", "prompt"], ["--format", "csv"]):
+    for more in (["--key-fields", "prompt"], ["--format", "csv"]):
         assert "is generated: other files and options" in error_of(*common, *more, capsys=capsys)
     assert "is generated" in error_of(*common[:2], *common[1:], capsys=capsys)
     assert "'speed=1' of" in error_of("replay", "synthetic:speed=1", *common[2:], capsys=capsys)
@@ -145,7 +145,7 @@ def test_a_synthetic_trace_has_no_fields(capsys: Captured) -> None:
         ("--policy lru --capacity 5 --sample few", "sample must be auto, off or a number of requests"),
         ("--policy lru --capacity 5 --format xml", "'xml'"),
         ("--policy lru --capacity 5 --on-error ignore", "'ignore'"),
-        ("--policy lru --capacity 5 --key prompt", "has no column 'prompt'"),
+        ("--policy lru --capacity 5 --key-fields prompt", "has no column 'prompt'"),
         ("--policy lru --capacity 5 --prices 1,2", "--prices does not apply"),
         ("--policy lru --capacity 5 --cost a --cost-each 2", "only one of"),
         ("--policy lru --capacity 5 --time t --no-time", "only one of"),

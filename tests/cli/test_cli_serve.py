@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from knapcache import Cache
 from knapcache.cli import serve
 from knapcache.cli.main import build_parser, main
 from knapcache.errors import install_command
@@ -164,6 +165,33 @@ sys.exit(main(["serve"]))
     assert done.returncode == 2
     command = install_command("serve")
     assert done.stderr == f"knapcache: error: the proxy needs httptools, uvicorn: {command}\n"
+
+
+@pytest.mark.features
+def test_commands_about_a_proxy_name_the_extra(tmp_path: Path) -> None:
+    """Also those that read a data directory or settings, which need the packages for names and validation."""
+    (tmp_path / "request.json").write_text('{"model": "m", "messages": []}')
+    (tmp_path / "secret").write_text("5" * 64)
+    (tmp_path / "k.toml").write_text("port = 9000\n")
+    with Cache("2MB", path=tmp_path / "cache.sqlite", policy="lru", shadows=(), secret=bytes.fromhex("5" * 64)):
+        pass
+    commands = [
+        "inspect .", "inspect --config k.toml", "export .", "purge . --all --yes", "why request.json .",
+        "route test request.json --config k.toml", "log search x --path .", "log purge --all --yes --path .",
+        "webhook test --config k.toml", "swap swap.sqlite", "serve --new-key acme",
+    ]  # fmt: skip
+    code = """
+import sys
+from knapcache.cli.main import main
+sys.modules["pydantic"] = None
+sys.exit([line for line in sys.argv[1:] if main(line.split()) != 2] != [])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *commands], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line.partition(" packages of the proxy: ")[0] for line in done.stderr.splitlines()]
+    assert lines == [f"knapcache: error: {line.split()[0]} needs the" for line in commands]
 
 
 def test_other_commands_do_not_import_the_packages_of_the_proxy() -> None:

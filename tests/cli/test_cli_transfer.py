@@ -158,6 +158,9 @@ def test_damaged_lines_are_refused_with_their_number(tmp_path: Path, capsys: pyt
     assert "2 entries imported; left out: 1 as new or newer in the cache." in found.out
     assert "3 damaged lines were left out." in found.out
     assert [line.split(", ")[1].split(":")[0] for line in found.err.splitlines()] == ["line 3", "line 4", "line 5"]
+    assert main([*words, "--skip-errors", "--json"]) == 0
+    counts = {"stored": 0, "present": 3, "expired": 0, "rejected": 0, "failed": 0, "damaged": 3, "handed_over": False}
+    assert json.loads(capsys.readouterr().out) == counts
     other = json.dumps({"format": "knapcache entries", "version": 2})
     for content, message in (("{}", "not a file of `knapcache export`"), (other, "version 2")):
         file.write_text(content, "utf-8")

@@ -67,6 +67,15 @@ def test_requests_are_misses_then_hits_and_failures_are_counted(
     assert "Last failure: status 500" in printed
     assert main(["warm", file, "--url", url, "--max-usd", "1"]) == 0
     assert "20 of 20 requests sent: 19 hit, 1 miss, $0.0" in capsys.readouterr().out
+    assert main(["warm", file, "--url", url, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "requests": 20,
+        "sent": 20,
+        "outcomes": {"hit": 20},
+        "usd_spent": 0.0,
+        "stopped_by_max_usd": False,
+        "last_error": None,
+    }
     for other, problem in (("http://127.0.0.1:9/v1", "is the proxy running"), (upstream.openai_url, "no x-knapcache")):
         assert main(["warm", file, "--url", other]) == 2
         assert re.search(f"the first 10 requests failed: .*{problem}", capsys.readouterr().err)
@@ -90,7 +99,9 @@ def test_the_spend_stays_below_the_limit(
 
 
 def test_a_usage_that_cannot_be_billed_counts_as_the_estimate() -> None:
-    warmer = Warmer(argparse.Namespace(url="http://h/v1", ca=None, key_env=None, concurrency=1, max_usd=1, config=None))
+    warmer = Warmer(
+        argparse.Namespace(url="http://h/v1", ca=None, api_key_env=None, concurrency=1, max_usd=1, config=None)
+    )
     usages: list[Any] = [None, {}, [1], {"prompt_tokens": -5}, {"prompt_tokens": "1"}, {"prompt_tokens": 0}]
     for content in (b"[" * 100_000, *(json.dumps({"usage": usage}).encode() for usage in usages)):
         assert not warmer.cost_of(Endpoint.CHAT, "gpt-4o-mini", content)

@@ -237,10 +237,23 @@ def test_the_command_shows_seconds_and_tokens_where_no_price_is_known(capsys: py
     assert "$" not in out
 
 
+def test_the_command_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
+    with caching_server(seconds="1.250", tokens="100") as url:
+        assert run("--url", url, "--requests", "30", "--rate", "100000", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    outcomes = {row["outcome"]: row["requests"] for row in found["outcomes"]}
+    assert found["requests"] == 30 == sum(outcomes.values())
+    assert found["cached"] == 30 - outcomes["miss"]
+    assert found["tokens_saved"] == 100 * outcomes["hit"]
+    assert (found["usd_saved"], found["last_error"]) == (None, None)
+
+
 def test_the_command_names_a_server_that_is_not_a_knapcache_proxy(
     upstream: FakeUpstream, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("--url", upstream.openai_url, "--requests", "5", "--rate", "100000", "--model", "m", "--key", "k") == 0
+    assert (
+        run("--url", upstream.openai_url, "--requests", "5", "--rate", "100000", "--model", "m", "--api-key", "k") == 0
+    )
     assert "the server is not a knapcache proxy" in " ".join(capsys.readouterr().out.split())
     assert {call.body["model"] for call in upstream.calls} == {"m"}
 
@@ -261,7 +274,7 @@ def test_the_command_names_a_server_that_is_not_a_knapcache_proxy(
         (["--rate", "0"], "above 0, not 0.0"),
         (["--rate", "nan"], "above 0, not nan"),
         (["--model", ""], "model must not be empty"),
-        (["--key", "a\nb"], "key must be printable ASCII and not empty"),
+        (["--api-key", "a\nb"], "key must be printable ASCII and not empty"),
         (["--prompts", "/no/such/file"], "cannot read prompts from /no/such/file: No such file or directory"),
     ],
 )
@@ -299,7 +312,8 @@ def test_a_server_that_rejects_or_fails_every_request(
         threading.Thread(target=other.serve_forever, daemon=True).start()
         assert run("--url", f"http://127.0.0.1:{other.server_port}", "--requests", "9") == 2
         other.shutdown()
-    assert "rejected the request: status 404, no such path" in capsys.readouterr().err
+    expected = "rejected the request: status 404, no such path (--model NAME asks for a model of the provider)"
+    assert expected in capsys.readouterr().err
     upstream.fail(*["500"] * 3)
     assert run("--url", upstream.openai_url, "--requests", "3", "--rate", "10000") == 2
     assert f"every request to {upstream.openai_url} failed: status 500, try again" in capsys.readouterr().err

@@ -146,7 +146,7 @@ def test_a_log_of_the_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         writer = csv.writer(file)
         writer.writerow(["time", "key", "size", "cost"])
         writer.writerows((t, int(key), 1 + key % 5, 1.0) for t, key in enumerate(TRACE.keys[:400]))
-    options = ["--quick", "--traces", str(log), "--capacities", "50%", "--late", "20:5", "--jobs", "1"]
+    options = ["--quick", "--traces", str(log), "--capacity", "50%", "--late", "20:5", "--jobs", "1"]
     assert main(["experiment", "cluster", *options, "--out", str(tmp_path / "out")]) == 0
     assert "log.csv 50%" in capsys.readouterr().out
     record = json.loads((tmp_path / "out" / "cluster.json").read_text())

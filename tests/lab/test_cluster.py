@@ -198,7 +198,7 @@ def test_plan_and_experiment_take_a_scheduler(address: str, tmp_path: Path, caps
         assert main([*plan, *options]) == 0
         texts.append(capsys.readouterr())
     assert texts[0] == texts[1]
-    small = ["--quick", "--rounds", "60", "--repeats", "2", "--queries", "10", "--policies", "lru"]
+    small = ["--quick", "--rounds", "60", "--repeats", "2", "--queries", "10", "--policy", "lru"]
     for name, options in (("there", ["--scheduler", address]), ("here", ["--jobs", "1"])):
         assert main(["experiment", "figure-1", *small, *options, "--out", str(tmp_path / name)]) == 0
     one, two = ((tmp_path / name / "figure-1.json").read_bytes() for name in ("there", "here"))

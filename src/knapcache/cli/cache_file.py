@@ -131,7 +131,7 @@ def locate(args: argparse.Namespace, *, create: bool = False) -> CacheLocation:
     settings = load_settings(config) if config is not None else None
     place, given = args.path, None
     if settings is not None:
-        given = None if settings.secret is None else settings.secret.get_secret_value().encode()
+        given = proxy_secret(settings)
         if place is None:
             place = str(settings.path) if settings.store is None else settings.store.get_secret_value()
             if create and settings.store is None:
@@ -171,6 +171,14 @@ def proxy_url(settings: Any) -> str:
     return f"http{'s' if settings.tls_cert is not None else ''}://{host}:{settings.port}"
 
 
+def proxy_secret(settings: Any) -> bytes | None:
+    """Return the secret that the settings give; for a store on a server also that of the proxy's data directory."""
+    if settings.secret is not None:
+        return bytes(settings.secret.get_secret_value().encode())
+    beside = settings.path / SECRET_NAME
+    return read_secret(beside) if settings.store is not None and beside.is_file() else None
+
+
 def load_settings(config: Path) -> Any:
     """Return the settings of a proxy."""
     from knapcache.proxy.settings.loading import load
@@ -194,6 +202,8 @@ def resolve(
         return place, given or environment_secret()
     path = Path(place)
     if not path.is_dir():
+        if not create and path.is_file() and path.stat().st_size == 0:
+            raise InvalidInput(f"{path} is an empty file, not a cache")
         return path, given  # a file of the library, which the environment of a proxy says nothing about
     file = path / FILE_NAME
     new = not file.is_file()
@@ -210,15 +220,24 @@ def resolve(
 
 def environment_secret() -> bytes | None:
     """Return the secret in the environment, where the proxy takes it from, or None."""
-    return os.environ.get(SECRET_VARIABLE, "").strip().lower().encode() or None
+    found = os.environ.get(SECRET_VARIABLE, "").strip().lower().encode()
+    return checked_secret(found, SECRET_VARIABLE) if found else None
 
 
 def read_secret(file: Path) -> bytes:
     """Return the secret in a file, without its line end."""
     try:
-        return file.read_bytes().rstrip(b"\r\n")
+        found = file.read_bytes().rstrip(b"\r\n")
     except OSError as error:
         raise InvalidInput(f"cannot read the secret from {file}: {reason_text(error)}") from None
+    return checked_secret(found, str(file))
+
+
+def checked_secret(secret: bytes, source: str) -> bytes:
+    """Return a secret, or raise InvalidInput if no cache can have it."""
+    if not 16 <= len(secret) <= 64:
+        raise InvalidInput(f"{source}: a secret must have 16 to 64 bytes, such as 64 hex digits; it has {len(secret)}")
+    return secret
 
 
 def raw_secret(secret: bytes | None) -> bytes | None:

@@ -12,9 +12,10 @@ SHELLS = ("bash", "zsh", "fish")
 DESCRIPTION = """Print a script with which the shell completes commands, options, their choices, and names of files.
 It is needed again after an upgrade. For one user, in new shells:
 
-  bash  knapcache completion bash \\
+  bash  mkdir -p ~/.local/share/bash-completion/completions
+        knapcache completion bash \\
           > ~/.local/share/bash-completion/completions/knapcache
-  zsh   knapcache completion zsh > ~/.zfunc/_knapcache
+  zsh   mkdir -p ~/.zfunc && knapcache completion zsh > ~/.zfunc/_knapcache
   fish  knapcache completion fish > ~/.config/fish/completions/knapcache.fish
 
 bash needs the package bash-completion; without it, add `source <(knapcache completion bash)` to ~/.bashrc. zsh needs

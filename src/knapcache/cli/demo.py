@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     for name, metavar, kind, number, text in numbers:
         option(name, metavar=metavar, type=kind, default=number, help=f"{text} (default: {number:g})")
-    option("--key", metavar="KEY", action="append", default=[], help="API key to send; repeat it for several tenants")
+    option(
+        "--api-key", metavar="KEY", action="append", default=[], help="API key to send; repeat it for several tenants"
+    )
     option(
         "--model",
         metavar="NAME",
@@ -51,6 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help='prompts, most popular first: JSON lines with "prompt", or one prompt per line (default: built-in)',
     )
+    options.add_json(parser)
     parser.set_defaults(execute=execute)
 
 
@@ -70,7 +74,7 @@ def execute(args: argparse.Namespace) -> None:
         rate=args.rate,
         concurrency=args.concurrency,
         models=tuple(args.model or TrafficOptions().models),
-        keys=tuple(args.key),
+        keys=tuple(args.api_key),
         max_tokens=args.max_tokens,
         seed=args.seed,
     )
@@ -92,7 +96,7 @@ def execute(args: argparse.Namespace) -> None:
         asyncio.run(send_with_progress())
     finally:
         if stats.finished > stats.outcomes["failed"]:
-            print_report(stats)
+            print_json(stats) if args.json else print_report(stats)
     if stats.outcomes["failed"] == stats.finished:
         raise InvalidInput(f"every request to {chosen.url} failed: {stats.last_error}")
 
@@ -114,6 +118,23 @@ def summary(stats: TrafficStats) -> str:
     if stats.outcomes["failed"]:
         parts.append(f"{stats.outcomes['failed']} failed")
     return ", ".join(parts)
+
+
+def print_json(stats: TrafficStats) -> None:
+    result = {
+        "requests": stats.finished,
+        "cached": stats.cached,
+        "outcomes": [
+            {"outcome": name, "requests": count, "median_seconds": stats.median_latency(name)}
+            for name, count in stats.outcomes.most_common()
+        ],
+        "usd_saved": stats.usd_saved,
+        "simulated_prices": stats.simulated,
+        "seconds_saved": stats.seconds_saved,
+        "tokens_saved": stats.tokens_saved,
+        "last_error": stats.last_error or None,
+    }
+    print(json.dumps(result, indent=2))
 
 
 def print_report(stats: TrafficStats) -> None:

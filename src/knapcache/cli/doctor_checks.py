@@ -35,7 +35,7 @@ from knapcache.proxy.settings import Settings, UpstreamSettings
 from knapcache.proxy.settings.loading import CONFIG, LoadedSettings
 from knapcache.proxy.settings.secrets import SECRET, TOKEN, check_data_directory
 from knapcache.proxy.upstream import encode_headers
-from knapcache.proxy.upstream.embedded_model import find_weights, require_xllamacpp
+from knapcache.proxy.upstream.embedded_model import check_loading, find_weights, require_xllamacpp
 from knapcache.proxy.upstream.own_calls import ANTHROPIC_HEADERS, HEADERS
 from knapcache.proxy.upstream.upstream import Upstream
 from knapcache.store.encryption import read_keys
@@ -340,6 +340,7 @@ async def reach(settings: UpstreamSettings, proxy: Settings, *, call: bool) -> s
     """Return what an upstream answers. Raises KnapcacheError if it cannot be used."""
     if settings.local:
         require_xllamacpp()
+        check_loading()
         return f"the embedded model, {find_weights(proxy.local_model).name}"
     upstream, begin = Upstream(settings), time.monotonic()
     try:

@@ -50,16 +50,21 @@ def _add_common_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_setting(group: Any, field: dataclasses.Field[Any]) -> None:
-    """Add one field of the experiment's settings as an option of the type of its default."""
+    """Add one field of the experiment's settings as an option of the type of its default.
+
+    An option that other commands have has the same name here (options.RENAMED).
+    """
     default = field.default
     name = f"--{field.name.replace('_', '-')}"
+    name = options.RENAMED.get(name, (name,))[0]
     if isinstance(default, bool):
         text = f"{field.metadata['help']} (default: {default})"
-        group.add_argument(name, action="store_true", default=argparse.SUPPRESS, help=text)
+        group.add_argument(name, dest=field.name, action="store_true", default=argparse.SUPPRESS, help=text)
         return
     shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
     group.add_argument(
         name,
+        dest=field.name,
         type=_parser_for(default),
         default=argparse.SUPPRESS,
         metavar="LIST" if isinstance(default, tuple) else type(default).__name__.upper(),

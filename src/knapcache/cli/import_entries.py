@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import itertools
+import json
 import os
 import sys
+from collections.abc import Iterable
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from knapcache.cli import cache_file
+from knapcache.cli import cache_file, options
 from knapcache.cli.inspect import count_of
 from knapcache.cli.output import print_text, progress_bar
 from knapcache.errors import InvalidInput, NotOwner, StoreError
@@ -47,6 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     cache_file.add_selection(parser)
     option("--to-tenant", metavar="NAME", help="put all entries into the namespace of this tenant or group")
     option("--skip-errors", action="store_true", help="leave out damaged lines, and report them")
+    options.add_json(parser)
     parser.set_defaults(execute=execute)
 
 
@@ -60,7 +65,7 @@ def size(text: str) -> int:
 
 def execute(args: argparse.Namespace) -> None:
     from knapcache.cache.purging import purge_conditions
-    from knapcache.cache.transfer import read_header, switching_threads_often
+    from knapcache.cache.transfer import lines_of, read_header, switching_threads_often
 
     if args.path is None and args.config is None and not os.environ.get(cache_file.CONFIG_VARIABLE):
         if sys.stdin.isatty():
@@ -68,16 +73,25 @@ def execute(args: argparse.Namespace) -> None:
         args.file, args.path = "-", args.file
     chosen = purge_conditions(model=args.model, tags=args.tag).filter(0.0)
     with open_file(args.file) as file:
-        header = read_header(file)
-        importing = closing(open_importer(cache_file.locate(args, create=True), args, header))
+        header, lines = read_header(file), lines_of(file)
+        first = next(lines, None)
+        cache = cache_file.locate(args, create=True)
+        if first is not None:
+            check_secret(cache, first[1])
+            lines = itertools.chain([first], lines)
+        importing = closing(open_importer(cache, args, header))
         with switching_threads_often(), importing as importer:
-            handed_over = not importer.owner
+            handed_over, damaged = not importer.owner, 0
             try:
-                damaged = read(file, importer, args, chosen)
+                damaged = read(file, lines, importer, args, chosen)
             finally:
                 importer.finish()
-                report(importer, handed_over)
-    if damaged:
+                if args.json:
+                    result = asdict(importer.result) | {"damaged": damaged, "handed_over": handed_over}
+                    print(json.dumps(result, indent=2))
+                else:
+                    report(importer, handed_over)
+    if damaged and not args.json:
         print_text(f"{damaged:,} damaged lines were left out.")
     if importer.result.failed:
         raise StoreError(f"the store could not write {importer.result.failed:,} entries; import the file again")
@@ -91,6 +105,24 @@ def open_file(name: str) -> BinaryIO:
         return Path(name).open("rb")
     except OSError as error:
         raise InvalidInput(f"{name}: {error.strerror}") from None
+
+
+def check_secret(cache: cache_file.CacheLocation, line: bytes) -> None:
+    """Raise InvalidInput if entries of a proxy would go to a server without a secret: no proxy could use that cache."""
+    from knapcache.cache.opening import is_url
+    from knapcache.cache.transfer import read_line
+
+    if cache.secret is not None or not is_url(cache.place):
+        return
+    try:
+        of_proxy = read_line(line).principal is not None
+    except InvalidInput:
+        return  # it is reported where it is imported
+    if of_proxy:
+        raise InvalidInput(
+            f"entries of a proxy need the secret of the proxies that will use {cache}: set "
+            f"{cache_file.SECRET_VARIABLE}, or give --secret-file, such as the file secret of the old data directory"
+        )
 
 
 def open_importer(cache: cache_file.CacheLocation, args: argparse.Namespace, header: TransferHeader) -> EntryImporter:
@@ -132,15 +164,21 @@ def open_store(cache: cache_file.CacheLocation, secret: bytes | None, capacity: 
         return SqliteStore.open_beside_owner(Path(cache.place), seal_secret(secret), cache.keys)
 
 
-def read(file: BinaryIO, importer: EntryImporter, args: argparse.Namespace, chosen: Any) -> int:
+def read(
+    file: BinaryIO,
+    lines: Iterable[tuple[int, bytes]],
+    importer: EntryImporter,
+    args: argparse.Namespace,
+    chosen: Any,
+) -> int:
     """Import the lines of a file, with a progress bar. Return the number of damaged lines that were left out."""
-    from knapcache.cache.transfer import lines_of, read_line
+    from knapcache.cache.transfer import read_line
 
     damaged, name = 0, "standard input" if args.file == "-" else args.file
     total = None if args.file == "-" else os.fstat(file.fileno()).st_size
     with progress_bar() as bar:
         task, done, shown = bar.add_task("entries", total=total), 0, 0
-        for number, line in lines_of(file):
+        for number, line in lines:
             try:
                 found = read_line(line)
                 if chosen(found.entry.info) and of_tenant(found, args.tenant):

@@ -30,8 +30,8 @@ Prints one row per capacity and policy: the share of the tokens in full blocks t
   min        Belady's rule, which knows the future: the bound; always shown"""
 EXAMPLES = r"""examples:
   knapcache kv conversation_trace.jsonl
-  knapcache kv agent_sessions.csv.gz --block 1024 --capacities 1%,2%,5% \
-      --policies lru,adaptive --json found.json --plot found.png
+  knapcache kv agent_sessions.csv.gz --block 1024 --capacity 1%,2%,5% \
+      --policy lru,adaptive --json found.json --plot found.png
 
 """
 
@@ -45,13 +45,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
     option("--block", type=int, metavar="N", default=512, help="tokens of a block (default: 512)")
     option(
-        "--capacities",
+        "--capacity",
         metavar="LIST",
         default="1%,5%",
         help="comma-separated capacities in blocks, or in %% of the distinct blocks of the trace (default: 1%%,5%%)",
     )
     policies = ",".join(POLICIES)
-    option("--policies", metavar="LIST", default=policies, help=f"comma-separated policies (default: {policies})")
+    option("--policy", metavar="LIST", default=policies, help=f"comma-separated policies (default: {policies})")
     options.add_json_file(parser)
     options.add_plot(parser, "a chart of the shares")
     parser.set_defaults(execute=execute)
@@ -65,13 +65,13 @@ def execute(args: argparse.Namespace) -> None:
     from knapcache.lab.kv.replay import check_policies
 
     # Everything that can be rejected is rejected before the trace is read.
-    policies = trace_options.split_list(args.policies)
+    policies = trace_options.split_list(args.policy)
     check_policies(policies)
-    capacities = [Capacity.parse(text) for text in trace_options.split_list(args.capacities)]
+    capacities = [Capacity.parse(text) for text in trace_options.split_list(args.capacity)]
     if args.plot is not None:
         new_figure()  # raises MissingExtra
     plot = OutputFile(Path(args.plot)) if args.plot is not None else None
-    out = OutputFile(Path(args.json)) if args.json not in (None, "-") else None
+    out = options.JsonOutput(args.json)
     name = trace_options.trace_name(args.trace)
     with progress_bar() as bar:
         task = bar.add_task(f"reading {name}", total=None)
@@ -89,12 +89,8 @@ def execute(args: argparse.Namespace) -> None:
     if plot:
         plot.write(figure_png(found, trace.blocks, name))
         paths.append(plot.path)
-    if args.json == "-":
-        print(text, end="")
+    if out.write(text, paths):
         return
-    if out:
-        out.write(text)
-        paths.append(out.path)
     print_text(facts(trace))
     print_table(rows)
     for path in paths:

@@ -32,7 +32,7 @@ from knapcache.cli import (
     warm,
 )
 from knapcache.cli.options import with_new_names
-from knapcache.errors import KnapcacheError, suggestion
+from knapcache.errors import KnapcacheError, MissingExtra, install_command, suggestion
 from knapcache.proxy.feature_list import feature_specs
 
 COMMANDS: dict[str, ModuleType] = {
@@ -148,6 +148,12 @@ def main(argv: Sequence[str]) -> int:
         sys.stdout.flush()
     except KnapcacheError as error:
         print_error(error)
+        return BAD_INPUT
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] not in (*serve.REQUIRED_PACKAGES, "pydantic"):
+            raise
+        command = install_command("serve")
+        print_error(MissingExtra(f"{argv[0]} needs the packages of the proxy: {command}"))
         return BAD_INPUT
     except KeyboardInterrupt:
         if getattr(args, "ends_by_interrupt", False):  # Ctrl-C is the usual end of the command

@@ -18,8 +18,16 @@ if TYPE_CHECKING:
 PROXY_URL = "http://127.0.0.1:8080/v1"
 CONFIG_HELP = "settings file of the proxy (default: $KNAPCACHE_CONFIG)"
 JSON_FILE_HELP = "print the {what} as JSON instead of the table; with FILE, write them there, too"
-RENAMED = {"--out": "--output", "--clients": "--concurrency"}
-"""Old names of options. Until version 1.1 they work, with a note on stderr, where a command has the new name."""
+RENAMED = {
+    "--out": ("--output",),
+    "--clients": ("--concurrency",),
+    "--key": ("--api-key", "--key-fields"),
+    "--key-env": ("--api-key-env",),
+    "--capacities": ("--capacity",),
+    "--policies": ("--policy",),
+}
+"""New names of an option by its old name. Until version 2.0 old names work, with a note on stderr, where a command has
+one of the new names."""
 ENDPOINTS = {
     "messages": ("chat/completions", "messages"),
     "input": ("responses", "embeddings"),
@@ -42,6 +50,31 @@ def add_json(parser: Any, text: str = "print JSON") -> None:
 def add_json_file(parser: Any, what: str = "rows") -> None:
     """Add --json of a command that computes a table: it may have a FILE. The value is - for stdout."""
     parser.add_argument("--json", metavar="FILE", nargs="?", const="-", help=JSON_FILE_HELP.format(what=what))
+
+
+class JsonOutput:
+    """Where the JSON of a command with add_json_file goes: stdout, a file, or nowhere.
+
+    Raises InvalidInput at construction if the file cannot be written.
+    """
+
+    def __init__(self, option: str | None) -> None:
+        from knapcache.lab.files import OutputFile
+
+        self._to_stdout = option == "-"
+        self._file = None if option in (None, "-") else OutputFile(Path(option))
+
+    def write(self, text: str, paths: list[Path]) -> bool:
+        """Print the text, or write it to the file and append that to `paths`. Return whether it was printed.
+
+        Call it before anything else is printed: stdout may be a closed pipe.
+        """
+        if self._to_stdout:
+            print(text, end="")
+        elif self._file:
+            self._file.write(text)
+            paths.append(self._file.path)
+        return self._to_stdout
 
 
 def add_plot(parser: Any, text: str) -> None:
@@ -71,8 +104,8 @@ def with_new_names(arguments: Sequence[str], known: Collection[str], prog: str) 
     end = found.index("--") if "--" in found else len(found)
     for k, argument in enumerate(found[:end]):
         old, equals, value = argument.partition("=")
-        new = RENAMED.get(old)
-        if new in known and old not in known:
+        new = next((name for name in RENAMED.get(old, ()) if name in known), None)
+        if new is not None and old not in known:
             print(f"{prog}: warning: {old} is deprecated: use {new}", file=sys.stderr)
             found[k] = f"{new}{equals}{value}"
     return found

@@ -6,7 +6,6 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 from knapcache.cli import options, trace_options
 from knapcache.cli.output import print_table, print_text
@@ -57,7 +56,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> None:
     from knapcache.lab import report, summary
     from knapcache.lab.capacity import CapacityRange
-    from knapcache.lab.files import OutputDirectory, OutputFile
+    from knapcache.lab.files import OutputDirectory
     from knapcache.lab.grid import check_arguments
     from knapcache.lab.plan import make_plan
     from knapcache.lab.sampling import parse_sample
@@ -71,7 +70,7 @@ def execute(args: argparse.Namespace) -> None:
     if args.output is not None:
         report.require_plotting()
     folder = OutputDirectory(args.output) if args.output is not None else None
-    out = OutputFile(Path(args.json)) if args.json not in (None, "-") else None
+    out = options.JsonOutput(args.json)
     with options.open_executor(args) as jobs:
         source = trace_options.read(args, rules, sample)
         on_progress = progress_lines(len(policies)) if args.progress else None
@@ -79,12 +78,8 @@ def execute(args: argparse.Namespace) -> None:
     name = trace_options.trace_name(args.trace)
     paths = folder.write(report.files(plan, name)) if folder else []
     text = summary.to_json(plan, name)
-    if args.json == "-":
-        print(text, end="")
+    if out.write(text, paths):
         return
-    if out:
-        out.write(text)
-        paths.append(out.path)
     print_text(summary.facts(plan), summary.legend(plan))
     print_table(summary.table(plan))
     print_text(summary.recommendation(plan))

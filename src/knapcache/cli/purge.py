@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from knapcache.cli import cache_file
+from knapcache.cli import cache_file, options
 from knapcache.cli.inspect import count_of, in_dollars, print_entries
 from knapcache.cli.output import print_text
 from knapcache.errors import InvalidInput, NotOwner, reason_text
@@ -45,6 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     option("--all", action="store_true", help="all entries")
     option("--dry-run", action="store_true", help="show what would be removed, and remove nothing")
     option("--yes", action="store_true", help="do not ask for confirmation")
+    options.add_json(parser, "print JSON; on a terminal it needs --yes or --dry-run")
     parser.set_defaults(execute=execute)
 
 
@@ -65,6 +66,9 @@ def execute(args: argparse.Namespace) -> None:
     if args.all == any(condition is not None for condition in conditions):
         names = "--key, --model, --tenant, --older-than, --tag, --system-prefix, --system-file"
         raise InvalidInput(f"give --all, or at least one of {names}")
+    asks = sys.stdin.isatty() and sys.stdout.isatty() and not (args.yes or args.dry_run)
+    if asks and args.json:
+        raise InvalidInput("--json on a terminal needs --yes or --dry-run")
     system = args.system_prefix if args.system_file is None else read_digest(args.system_file)
     given = {"model": args.model, "older_than": args.older_than, "tags": args.tag, "system": system}
     purge_conditions(**given)  # refuses what is not allowed before the file is opened
@@ -78,15 +82,17 @@ def execute(args: argparse.Namespace) -> None:
         raise NotOwner(in_use(cache, args, given)) from None
     with closing(store):
         chosen = choose(store, args, given, cache.names)
-        asks = sys.stdin.isatty() and sys.stdout.isatty() and not args.yes
         if args.dry_run or (asks and chosen):
-            show(store, chosen, cache.names)
+            show(store, chosen, cache.names, as_json=args.json)
         if args.dry_run:
             return
         if asks and chosen and input("Remove them? [y/N] ").strip().lower() not in ("y", "yes"):
             print("nothing removed")
             return
         removed = sum(purge_store(store, one) for one in chosen)
+    if args.json:
+        print(json.dumps({"removed": removed}))
+        return
     print(f"{count_of(removed)} removed" if removed else f"0 entries removed: {nothing(args)}")
 
 
@@ -147,16 +153,19 @@ def choose(
     return [purge_conditions(**given, key=key, tenant=tenant) for tenant in tenants]
 
 
-def show(store: Store, chosen: list[PurgeConditions], names: cache_file.TenantNames) -> None:
+def show(store: Store, chosen: list[PurgeConditions], names: cache_file.TenantNames, *, as_json: bool) -> None:
     """Print how much would be removed, and the most valuable entries of it."""
     from knapcache.cache.inspect import preview_purge
 
     previews = [preview_purge(store, one) for one in chosen]
     entries, size = (sum(one[name] for one in previews) for name in ("entries", "bytes"))
+    rows = sorted((row for one in previews for row in one["rows"]), key=lambda row: -row["value"])
+    if as_json:
+        print(json.dumps({"entries": entries, "bytes": size, "rows": rows}, indent=2))
+        return
     if not entries:
         print("0 entries would be removed")
         return
-    rows = sorted((row for one in previews for row in one["rows"]), key=lambda row: -row["value"])
     print_entries(rows, names, [info.key.hex() for info in store.scan()], in_dollars(rows))
     most = "" if len(rows) == entries else f" These are the {len(rows)} most valuable of them."
     print_text(f"{count_of(entries)} would be removed, {format_size(size)}.{most}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 
 from knapcache.cli import options, trace_options
 from knapcache.cli.output import print_table, print_text
@@ -20,8 +19,8 @@ EXAMPLES = r"""examples:
   knapcache replay trace.csv.gz --policy lru,gdsf-cost --capacity 10%,30%
   knapcache replay calls.jsonl --prices auto --policy lru,static \
       --capacity 4GB --json rows.json
-  knapcache replay trace.parquet --key prompt_hash --size bytes --cost usd \
-      --policy lru --capacity 64MB
+  knapcache replay trace.parquet --key-fields prompt_hash --size bytes \
+      --cost usd --policy lru --capacity 64MB
   knapcache replay synthetic:queries=1e6,rounds=1e9,arrivals=zipf:0.9 \
       --policy lru,adaptive --capacity 1%,10% --sample auto
   knapcache replay trace.csv.gz --policy lru,vsocb-lazy --capacity 1%,50% \
@@ -52,7 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> None:
     from knapcache.lab import summary
-    from knapcache.lab.files import OutputDirectory, OutputFile
+    from knapcache.lab.files import OutputDirectory
     from knapcache.lab.grid import check_arguments, replay_grid
     from knapcache.lab.sampling import parse_sample
 
@@ -60,19 +59,15 @@ def execute(args: argparse.Namespace) -> None:
     policies = trace_options.split_list(args.policy)
     capacities = check_arguments(policies, trace_options.split_list(args.capacity), args.seed, args.jobs)
     amount = parse_sample(args.sample)
-    out = OutputFile(Path(args.json)) if args.json not in (None, "-") else None
+    out = options.JsonOutput(args.json)
     folder = OutputDirectory(args.output) if args.output is not None else None
     with options.open_executor(args) as jobs:  # connects first: reading a long trace comes after all checks
         sample = trace_options.read(args, rules, amount)
         rows = replay_grid(sample, policies, capacities, seed=args.seed, jobs=jobs)
-    text = json.dumps(rows, indent=1, allow_nan=False)
-    paths = folder.write({"replay.json": (text + "\n").encode()}) if folder else []
-    if args.json == "-":
-        print(text)
+    text = json.dumps(rows, indent=1, allow_nan=False) + "\n"
+    paths = folder.write({"replay.json": text.encode()}) if folder else []
+    if out.write(text, paths):
         return
-    if out:  # before the table: stdout may be a closed pipe
-        out.write(text + "\n")
-        paths.append(out.path)
     print_text(summary.sample_facts(sample))
     print_table(summary.replay_table(rows, sample.stats.unit))
     for path in paths:

@@ -84,7 +84,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     option("--time", metavar="FIELD", help="field with the time of a request (default: time, timestamp, created, …)")
     option("--no-time", action="store_true", help="the trace has no times")
-    option("--key", metavar="FIELDS", help="comma-separated fields that identify a request (default: key)")
+    option("--key-fields", metavar="FIELDS", help="comma-separated fields that identify a request (default: key)")
     option("--size", metavar="FIELD", help="field with the size of an answer (default: size)")
     option("--cost", metavar="FIELD", help="field with the cost of a miss (default: cost)")
     option("--cost-each", metavar="X", type=float, help="the same cost for every miss")
@@ -102,7 +102,7 @@ def column_rules(args: argparse.Namespace) -> ColumnRules:
     return ColumnRules(
         time=args.time,
         no_time=args.no_time,
-        key=tuple(split_list(args.key)) if args.key is not None else None,
+        key=tuple(split_list(args.key_fields)) if args.key_fields is not None else None,
         size=args.size,
         cost=args.cost,
         cost_each=args.cost_each,

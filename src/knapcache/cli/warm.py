@@ -38,10 +38,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
     option("requests", metavar="FILE", type=Path, help="JSONL file with requests")
     options.add_proxy(parser)
-    option("--key-env", metavar="NAME", help="environment variable with the API key that is sent")
+    option("--api-key-env", metavar="NAME", help="environment variable with the API key that is sent")
     option("--concurrency", metavar="N", type=int, default=4, help="maximum requests in flight (default: 4)")
     option("--max-usd", metavar="USD", type=float, default=math.inf, help="stop before more dollars are spent")
     options.add_config(parser, "settings file of the proxy, for its prices")
+    options.add_json(parser)
     parser.set_defaults(execute=execute)
 
 
@@ -54,12 +55,16 @@ def execute(args: argparse.Namespace) -> None:
         asyncio.run(warmer.run(requests))
     finally:
         sent = warmer.counts.total()
-        if sent:
+        if args.json:
+            print(json.dumps(warmer.result(len(requests)), indent=2))
+        elif sent:
             parts = [f"{number:,} {outcome}" for outcome, number in sorted(warmer.counts.items())]
             parts += [f"${warmer.spent:,.4f} spent"] if warmer.spent else []
             print_text(f"{sent:,} of {counted(len(requests), 'request')} sent: {', '.join(parts)}.")
     if sent and warmer.counts["failed"] == sent:
         raise InvalidInput(f"every request failed: {warmer.last_error}")
+    if args.json:
+        return
     if warmer.last_error:
         print_text(f"Last failure: {warmer.last_error}")
     if warmer.stopped:
@@ -106,7 +111,7 @@ class Warmer:
             from knapcache.proxy.upstream.connect import TlsFiles
         except ImportError:
             raise MissingExtra(f"warm needs the proxy's HTTP client: {install_command('serve')}") from None
-        keys = () if args.key_env is None else (os.environ.get(args.key_env, ""),)
+        keys = () if args.api_key_env is None else (os.environ.get(args.api_key_env, ""),)
         self._options = TrafficOptions(url=args.url.rstrip("/"), ca=args.ca, concurrency=args.concurrency, keys=keys)
         self._max_usd: float = args.max_usd
         self._meter = Meter("usd", None if args.config is None else load(args.config, secrets=False).settings.prices)
@@ -170,6 +175,17 @@ class Warmer:
             self.reserved -= estimate
         self.counts[outcome] += 1
         self.spent += usd
+
+    def result(self, requests: int) -> dict[str, Any]:
+        """Return what --json prints. requests: how many the file has."""
+        return {
+            "requests": requests,
+            "sent": self.counts.total(),
+            "outcomes": dict(sorted(self.counts.items())),
+            "usd_spent": self.spent,
+            "stopped_by_max_usd": self.stopped,
+            "last_error": self.last_error or None,
+        }
 
     def cost_of(self, endpoint: Endpoint, model: str, content: bytes) -> float | None:
         """Return the dollars of an answer by its usage; None or 0 if it has no usable one."""

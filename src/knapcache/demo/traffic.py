@@ -50,6 +50,7 @@ EMBEDDED_MODEL = "smollm2-135m"
 CACHED_OUTCOMES = ("hit", "similar", "coalesced", "stale")
 FATAL_STATUSES = (401, 403, 404, 405)
 """Every further request would get the same response."""
+HINTS = {401: " (--api-key KEY sends the key of a tenant)", 404: " (--model NAME asks for a model of the provider)"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +281,7 @@ async def send_request(client: Client, options: TrafficOptions, request: DemoReq
         return
     seconds = time.perf_counter() - start
     if response.status in FATAL_STATUSES:
-        hint = " (--key KEY sends the key of a tenant)" if response.status == 401 else ""
+        hint = HINTS.get(response.status, "")
         raise InvalidInput(f"{options.url} rejected the request: {error_text(response.status, content)}{hint}")
     if response.status != 200 or (request.stream and b"data: [DONE]" not in content):
         stats.add_failure(error_text(response.status, content))

@@ -353,7 +353,7 @@ def test_helicone_exports_in_all_their_formats(tmp_path: Path) -> None:
 def test_helicone_exports_without_bodies_need_a_key(tmp_path: Path) -> None:
     record = {name: value for name, value in EXPORT[0].items() if not name.endswith("_body")}
     path = write(tmp_path / "log", record)
-    assert "line 1: the request is missing; --key FIELD" in error_of(path)
+    assert "line 1: the request is missing; --key-fields FIELD" in error_of(path)
     assert len(read(path, ColumnRules(key=("request_id",), size="total_tokens"))[0]) == 1
 
 
@@ -474,7 +474,7 @@ def test_litellm_logs_without_prompts_have_litellms_own_keys(tmp_path: Path) -> 
     assert "the answer is missing; --size FIELD" in error_of(path)
     assert read(path, ColumnRules(size="total_tokens"))[0].keys.tolist() == [0, 1, 0]
     path = write(tmp_path / "log", {**rows[0], "cache_key": "Cache OFF"})
-    assert "the request is missing; --key FIELD" in error_of(path, ColumnRules(size="total_tokens"))
+    assert "the request is missing; --key-fields FIELD" in error_of(path, ColumnRules(size="total_tokens"))
 
 
 # Detection ------------------------------------------------------------------------------------------------------------

@@ -230,7 +230,7 @@ def test_a_token_log_of_another_program_is_csv(tmp_path: Path) -> None:
     path = tmp_path / "burstgpt.csv"
     path.write_text(BURST)
     assert "has no column 'key' among 'Timestamp', 'Model', 'Request tokens'" in error_of(path, ColumnRules())
-    assert "name another with --key" in error_of(path, ColumnRules())
+    assert "name another with --key-fields" in error_of(path, ColumnRules())
     trace = read_trace(path, ColumnRules(key=("Model", "Request tokens"), size="Total tokens", cost_each=1.0))
     assert (trace.names, trace.sizes.tolist()) == ([("ChatGPT", "472")], [490])
 

@@ -1,8 +1,8 @@
 """Azure's public logs of LLM inference: CSV with the columns TIMESTAMP, ContextTokens, GeneratedTokens.
 
-Nothing identifies equal requests, so `--key` must name columns to use as an identity. Equal token counts do not mean
-equal requests: any such rule is a model, not a measurement. Size is the sum of input and output tokens unless `--size`
-names a column. Cost comes from `--prices`, `--cost` or `--cost-each`.
+Nothing identifies equal requests, so `--key-fields` must name columns to use as an identity. Equal token counts do not
+mean equal requests: any such rule is a model, not a measurement. Size is the sum of input and output tokens unless
+`--size` names a column. Cost comes from `--prices`, `--cost` or `--cost-each`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def read(source: TraceSource, rules: ColumnRules, builder: TraceBuilder) -> None
     if rules.key is None:
         raise InvalidInput(
             f"{builder.path} is a log of token counts (azure): nothing in it identifies equal requests; "
-            "name columns to use as an identity with --key (a model, not a measurement)"
+            "name columns to use as an identity with --key-fields (a model, not a measurement)"
         )
     if rules.no_cost:
         raise InvalidInput(

@@ -1,7 +1,7 @@
 """Logs of calls: from one call, with its request and answer, to a request of the trace. Common part of several formats.
 
     key    a digest of the request as canonical JSON (keys sorted, no spaces), without `stream`, `stream_options`,
-           `user` and `metadata`, which do not change the answer; or the fields of `--key`
+           `user` and `metadata`, which do not change the answer; or the fields of `--key-fields`
     size   bytes of request and answer as compact UTF-8 JSON; or the field of `--size`
     cost   `--prices IN,OUT`: the tokens of the answer's `usage`, all input at the full price;
            `--prices auto`: the same usage at the prices of the call's own model (genai-prices, current prices);
@@ -61,7 +61,7 @@ class LoggedCall:
     """One call, as far as its log has it."""
 
     line: Mapping[str, Any]
-    """The fields that `--time`, `--key`, `--size` and `--cost` name."""
+    """The fields that `--time`, `--key-fields`, `--size` and `--cost` name."""
     request: Mapping[str, Any] | None
     response: Mapping[str, Any] | None
     models: tuple[str, ...] = ()
@@ -139,7 +139,9 @@ class CallReader:
             return digest(call.request)
         if call.identity:
             return call.identity
-        raise BrokenLineError("the request is missing; --key FIELD names a field that is equal for equal requests")
+        raise BrokenLineError(
+            "the request is missing; --key-fields FIELD names a field that is equal for equal requests"
+        )
 
     def size(self, call: LoggedCall) -> int:
         if self.rules.size is not None:

@@ -8,7 +8,7 @@ Fields as of LiteLLM 1.106:
                       saved_cache_cost
 
 Spend logs hold requests and answers only with `store_prompts_in_spend_logs`. Without them, the key is LiteLLM's own
-`cache_key`, if its cache was on, or `--key`; the size is `--size`, such as total_tokens.
+`cache_key`, if its cache was on, or `--key-fields`; the size is `--size`, such as total_tokens.
 
 A call that LiteLLM's cache answered cost nothing. A replay needs what a miss would have cost: `saved_cache_cost`, or
 the mean of what the log's other calls for the same key cost. Without either, it is left out.

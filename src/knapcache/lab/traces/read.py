@@ -236,7 +236,9 @@ def detect_json(path: Path, lines: list[bytes], rules: ColumnRules) -> str:
         found = format_of_object(fields)
         if found == "jsonl" and rules.key is None and "key" not in fields:
             names = ", ".join(list(fields)[:12])
-            raise unknown_format(path, f"its first object has the fields {names}, and --key does not name one of them")
+            raise unknown_format(
+                path, f"its first object has the fields {names}, and --key-fields does not name one of them"
+            )
         return found
     raise unknown_format(path, f"its first line is {reason}")
 

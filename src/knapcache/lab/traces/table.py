@@ -60,7 +60,7 @@ class Columns:
         """Return the position of each column; raises InvalidInput if one is missing or ambiguous."""
         for name in self.names:
             if present.count(name) != 1:
-                option = {self.time: "--time", self.size: "--size", self.cost: "--cost"}.get(name, "--key")
+                option = {self.time: "--time", self.size: "--size", self.cost: "--cost"}.get(name, "--key-fields")
                 wrong = "no column" if name not in present else "more than one column"
                 also = {"--time": " (or --no-time)", "--cost": " (or --cost-each)"}
                 shown = ", ".join(map(short, present[:12]))
