@@ -9,6 +9,8 @@
         GET returns the number of calls
     python bench/_baseline_servers.py paced PORT [DELAY PACE]
         the same, with approximate delays and PACE seconds between the events of a stream
+    python bench/_baseline_servers.py embeddings PORT INPUTS NUMBERS FLOATS
+        the same; returns INPUTS vectors of NUMBERS random numbers each for embeddings, as lists if FLOATS is 1
     python bench/_baseline_servers.py aiohttp PORT UPSTREAM
     python bench/_baseline_servers.py own-client PORT UPSTREAM
         forward requests to the port UPSTREAM with aiohttp's client or the proxy's own client, and do nothing else
@@ -19,7 +21,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
+import random
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -131,6 +135,29 @@ class Upstream:
         await send({"type": "http.response.body", "body": b""})
 
 
+class Embeddings(Upstream):
+    """Fake provider with a fixed answer for embeddings: made once, because it has millions of numbers."""
+
+    def __init__(self, inputs: float, numbers: float, floats: float) -> None:
+        super().__init__()
+        rng, data = random.Random(1), []
+        for index in range(int(inputs)):
+            vector: Any = base64.b64encode(rng.randbytes(4 * int(numbers))).decode()
+            if floats:
+                vector = [round(rng.gauss(0, 0.03), 9) for _ in range(int(numbers))]
+            data.append({"object": "embedding", "index": index, "embedding": vector})
+        usage = {"prompt_tokens": 8 * int(inputs), "total_tokens": 8 * int(inputs)}
+        body = {"object": "list", "data": data, "model": "text-embedding-3-small", "usage": usage}
+        self._body = json.dumps(body).encode()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if not scope["path"].endswith("/embeddings"):
+            await super().__call__(scope, receive, send)
+            return
+        await read_body(receive)
+        await send_json(send, self._body)
+
+
 class Passthrough:
     """Minimal proxy. fetch: sends a body upstream and yields (content type, bytes) parts of the answer."""
 
@@ -214,6 +241,8 @@ def main() -> None:
         serve(Echo(), int(port))
     elif kind in ("aiohttp", "own-client"):
         serve(Passthrough((AiohttpFetch if kind == "aiohttp" else OwnClientFetch)(int(rest[0]))), int(port))
+    elif kind == "embeddings":
+        serve(Embeddings(*numbers), int(port))
     elif kind == "paced":
         serve(Upstream(*numbers, exact=False), int(port))
     else:

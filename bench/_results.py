@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -80,8 +81,19 @@ def write_result(out: Path | None, name: str, content: Mapping[str, Any]) -> Non
     if out is None:
         return
     out.mkdir(parents=True, exist_ok=True)
-    record = {"name": name, "python": platform.python_version(), "machine": platform.machine(), **content}
+    where = {"python": platform.python_version(), "machine": platform.machine(), "commit": commit()}
+    record = {"name": name, **where, **content}
     (out / f"{name}.json").write_text(format_value(record) + "\n", encoding="utf-8")
+
+
+def commit() -> str | None:
+    """Return the commit of the checkout, with "-dirty" if tracked files differ from it; None without git."""
+    command = ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
+    try:
+        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return done.stdout.strip() or None
 
 
 def format_value(value: Any, margin: str = "\n") -> str:

@@ -2,7 +2,8 @@
 
 The server under test has the first core, the load generator the second, and the upstream the third, or it shares the
 second. Peer servers need other package versions. They run in their own environment, bench/.peers, which is built from
-bench/peers.txt on first use. If it cannot be built, the peers are left out and reported.
+bench/peers.txt on first use. If it cannot be built, the peers are left out and reported; nginx, too, if it is not
+installed.
 """
 
 from __future__ import annotations
@@ -209,3 +210,37 @@ def gptcache(folder: Path) -> ServerProcess:
     port = free_port()
     command = [peer_python(), str(HERE / "_gptcache_server.py"), str(port)]
     return ServerProcess(command, port, folder, environment={"PYTHONPATH": ""})
+
+
+NGINX = """
+daemon off; master_process off; pid {folder}/nginx.pid; error_log stderr;
+events {{ worker_connections 1024; }}
+http {{
+    access_log off; keepalive_requests 1000000000; client_body_buffer_size 64k;
+    client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
+    proxy_cache_path {folder}/cache keys_zone=answers:16m;
+    server {{
+        listen 127.0.0.1:{port};
+        location = / {{ return 200; }}
+        location / {{
+            proxy_pass http://127.0.0.1:{upstream};
+            proxy_cache answers; proxy_cache_methods POST; proxy_cache_valid 200 1h;
+            proxy_cache_key "$request_uri $http_authorization $request_body";
+            add_header X-Cache $upstream_cache_status;
+        }}
+    }}
+}}
+"""
+"""Caches an answer by path, API key and exact body: no canonical form, no cost, no streams to other clients."""
+
+
+def nginx(folder: Path, upstream: int) -> ServerProcess:
+    """Return nginx with its `proxy_cache`, as one process."""
+    program = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    if program is None:
+        raise RuntimeError("nginx is not installed")
+    folder.mkdir(parents=True, exist_ok=True)
+    port = free_port()
+    (folder / "nginx.conf").write_text(NGINX.format(folder=folder, port=port, upstream=upstream))
+    return ServerProcess([program, "-e", "stderr", "-c", str(folder / "nginx.conf")], port, folder)

@@ -10,7 +10,8 @@ that reads the body and returns a fixed answer, parses every request head; knapc
 connection repeats. 32 connections in a closed loop, then one connection. Servers run in turns. Of each number the best
 round is reported, because other work on the machine can only slow it down; the ratio to the echo is the median of the
 rounds, and the worst. CPU time is that of the server process. Every response must state in its head that it is a hit.
-LiteLLM's proxy has its in-memory cache, and GPTCache's server its map, queried with /get.
+LiteLLM's proxy has its in-memory cache, and GPTCache's server its map, queried with /get. nginx has its `proxy_cache`
+with the request's body as key; it shows what a server in C reaches.
 
 The load generator is measured with a server that does nothing ("canned"). It must be faster than every server under
 test, or it would limit the results. `load_cpu_share` is its share of its core.
@@ -48,13 +49,15 @@ from _server_processes import (
     gptcache,
     knapcache,
     litellm,
+    nginx,
     pin_to,
 )
 
 from knapcache.cli.output import print_table
 from knapcache.lab.figures import new_figure
 
-OURS, ECHO, LITELLM, GPTCACHE, CANNED = "knapcache", "bare echo", "LiteLLM proxy", "GPTCache server", "canned"
+OURS, ECHO, NGINX, LITELLM = "knapcache", "bare echo", "nginx proxy_cache", "LiteLLM proxy"
+GPTCACHE, CANNED = "GPTCache server", "canned"
 DIRECT, PASSTHROUGH, AIOHTTP = "direct", "passthrough only", "passthrough only, aiohttp client"
 PROMPTS, REQUEST_BYTES, CONNECTIONS = 100, 1024, 32
 UPSTREAM_DELAY = 0.005
@@ -133,6 +136,7 @@ def start_hit_servers(names: list[str], stack: ExitStack, folder: Path, not_star
         OURS: (lambda: knapcache(folder / "ours", upstream.port), chats, "x-knapcache: hit"),
         ECHO: (lambda: baseline_server("echo", folder / "echo"), chats, ""),
         CANNED: (lambda: baseline_server("canned", folder / "canned"), chats, ""),
+        NGINX: (lambda: nginx(folder / "nginx", upstream.port), chats, "X-Cache: HIT"),
         LITELLM: (lambda: litellm(folder / "litellm", upstream.port), chats, "x-litellm-cache-key: "),
         GPTCACHE: (lambda: gptcache(folder / "gptcache"), gets, ""),
     }
@@ -240,6 +244,9 @@ def check_targets(hits: list[Row], misses: list[Row]) -> list[Row]:
     if OURS in by_server and LITELLM in by_server:
         ratio = by_server[OURS]["requests_per_second"] / by_server[LITELLM]["requests_per_second"]
         targets.append(target("hits per second / LiteLLM proxy", ratio, at_least=50, unit="×"))
+    if OURS in by_server and NGINX in by_server:
+        ratio = by_server[OURS]["requests_per_second"] / by_server[NGINX]["requests_per_second"]
+        targets.append(target("hits per second / nginx proxy_cache", ratio, at_least=0.5, unit="×"))
     if CANNED in by_server and ECHO in by_server:
         fastest = max(row["requests_per_second"] for name, row in by_server.items() if name != CANNED)
         ratio = by_server[CANNED]["requests_per_second"] / fastest
@@ -282,7 +289,7 @@ def main() -> None:
     os.environ.setdefault("KNAPCACHE_COMPILE", "1")  # compiled kernels from the first request on
     parser = options_for(__doc__, "proxy.json and proxy.png")
     parser.add_argument("--quick", action="store_true", help="one short round")
-    all_servers = [OURS, ECHO, CANNED, LITELLM, GPTCACHE]
+    all_servers = [OURS, ECHO, NGINX, CANNED, LITELLM, GPTCACHE]
     parser.add_argument(
         "--only",
         default=",".join(all_servers),

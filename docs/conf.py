@@ -36,7 +36,7 @@ html_theme_options = {"navigation_with_keys": True}
 def prepare(_app: Sphinx, docname: str, source: list[str]) -> None:
     """Replace links to existing files outside the docs by their text. Other broken links fail the strict build.
 
-    The index also gets its navigation.
+    An index also gets its navigation.
     """
     folder = (HERE / docname).parent
 
@@ -46,12 +46,12 @@ def prepare(_app: Sphinx, docname: str, source: list[str]) -> None:
         return link["text"] if outside else link[0]
 
     text = LINK.sub(replace, source[0])
-    source[0] = with_navigation(text) if docname == "index" else text
+    source[0] = with_navigation(text) if Path(docname).name == "index" else text
 
 
 def with_navigation(index: str) -> str:
-    """Add a table of contents for each section of the index. The index itself stays plain Markdown."""
-    sections = re.findall(r"^## (.+)\n((?:.*\n(?!## ))*.*)", index, re.MULTILINE)
+    """Add a table of contents for each section of an index, or one for all. The page itself stays plain Markdown."""
+    sections = re.findall(r"^## (.+)\n((?:.*\n(?!## ))*.*)", index, re.MULTILINE) or [("Pages", index)]
     trees = [
         "\n".join(
             (

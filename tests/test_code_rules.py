@@ -158,10 +158,11 @@ def test_the_commands_of_the_makefile_are_documented() -> None:
     assert targets == rows
 
 
-def test_ci_runs_the_tests_of_package_and_tools_and_nothing_else() -> None:
+def test_ci_runs_the_tests_of_package_tools_and_pythons_and_nothing_else() -> None:
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
     assert [line for line in script.read_text().splitlines() if line.startswith("make")] == [
         "make test",
         "make test-tools",
+        "make test-pythons",
     ]

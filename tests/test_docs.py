@@ -449,7 +449,7 @@ def test_numbers_of_the_library() -> None:
 
 def test_numbers_of_stored_streams() -> None:
     found = next(row for row in benchmark("streams")["by tokens"] if row["tokens"] == 24)
-    assert found["entry: compact"] == found["entry: plain"] <= 2100
+    assert found["entry: compact"] == found["entry: plain"] <= 2200
     sizes = f"has {found['verbatim']:,} bytes as OpenAI sends it and {found['compact']:,} bytes as it is stored"
     assert f"{sizes}, and its entry takes {found['entry: compact']:,} bytes" in flat("docs/reference/store.md")
 

@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 
-from knapcache.units import dollars, format_age, format_size, parse_age, parse_amount, parse_bytes
+from knapcache.units import (
+    counted,
+    dollars,
+    format_age,
+    format_size,
+    number,
+    parse_age,
+    parse_amount,
+    parse_bytes,
+    percent,
+)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +88,26 @@ def test_ages_are_readable(seconds: float, text: str) -> None:
 )
 def test_dollars_have_no_exponent(value: float, text: str) -> None:
     assert dollars(value) == text
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0, "0 %"), (0.12345, "12.3 %"), (9.99, "999 %"), (9.996, "1,000 %"), (-0.5, "-50 %"), (-123.4, "-12,340 %")],
+)
+def test_shares_have_three_digits(share: float, text: str) -> None:
+    assert percent(share) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0"), (1.23456, "1.235"), (999.9, "999.9"), (1000, "1,000"), (-1234.5, "-1,234")]
+)
+def test_numbers_have_four_digits(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+def test_numbers_have_their_noun() -> None:
+    assert [counted(n, "miss", "misses") for n in (0, 1, 1234)] == ["0 misses", "1 miss", "1,234 misses"]
+    assert [counted(n, "hit") for n in (1, 2)] == ["1 hit", "2 hits"]
 
 
 def test_sizes_have_three_digits() -> None:

@@ -39,6 +39,7 @@ SHORT_RUNS = [
     "swap --quick --parts certificate,alarm,pairs",
 ]
 LONG_RUNS = [
+    "embeddings --requests 2 --inputs 64 --numbers 64 --runs 1",
     "cluster --scale 0.02",
     "learned --traces adaptsize_camp --capacities 5%",
     "library --quick",

@@ -9,21 +9,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from knapcache.errors import InvalidInput
 from knapcache.keys import Keyer
 from knapcache.keys.difference import SIMILAR, Difference, differences, distance, without_content
 from knapcache.keys.outline import (
     FEATURES,
     MAX_WORDS,
     CanonicalRequest,
+    hash_of,
     hashes_of,
     outline_of,
     prefix_hashes,
     read_canonical,
+    with_namespace,
 )
 from knapcache.keys.public import OTHER_FIELD, public_path
 from knapcache.model import Endpoint
 from tests.support.canaries import Canaries
 
+VERSION = b"19:knapcache request 2,"
 KEYER = Keyer(b"0123456789abcdef")
 CHAT: dict[str, Any] = {
     "model": "gpt-4o",
@@ -90,6 +94,8 @@ TOOLS = [{"type": "function", "function": {"name": "weather", "description": "We
         (changed(messages=[SYSTEM]), "messages", "1 fewer message: 1 instead of 2"),
         (changed(messages=[SYSTEM, said("Hello."), USER]), "messages",
          "1 more message: 3 instead of 2, from message 2 on"),
+        (changed(messages=[SYSTEM, said("Write a line about the sea at ｎight.")]), "last user message",
+         "only the Unicode form of characters differs"),
         (changed(messages=[SYSTEM, USER | {"name": "Ann"}]), "last user message.name", "only this request sets it"),
     ],
 )  # fmt: skip
@@ -98,6 +104,23 @@ def test_the_changed_field_is_named(body: dict[str, Any], field: str, text: str)
     assert (found.field, found.text) == (field, text)
     assert distance([found]) <= SIMILAR
     assert compare(body, body) == []
+
+
+def test_a_longer_conversation_of_other_messages_has_both_differences() -> None:
+    first, second = compare(changed(messages=[SYSTEM, said("Hello."), said("Go on.")]))
+    assert (first.field, first.text) == ("messages", "1 more message: 3 instead of 2")
+    assert second.field == "message 2 (user)"
+    assert first.weight == 5.0
+
+
+@pytest.mark.parametrize(("endpoint", "field"), [("messages", "system"), ("responses", "instructions")])
+def test_a_system_prompt_in_a_field_of_its_own_is_named_so(endpoint: str, field: str) -> None:
+    bodies: list[dict[str, Any]] = [
+        {"model": "m", "messages": [], "input": "", field: text} for text in ("Be brief.", "Be kind.")
+    ]
+    (found,) = differences(*(read(body, endpoint) for body in bodies))
+    assert found.field == "system prompt"
+    assert found.text == "the text differs from character 4 on; 9 characters instead of 8"
 
 
 def test_numbers_in_a_prompt_are_recognised_as_the_only_difference() -> None:
@@ -114,6 +137,8 @@ def test_leaves_of_nested_values_are_named() -> None:
     found = {difference.field: difference.text for difference in compare(first, second)}
     assert found["reasoning.effort"] == "low instead of high"
     assert found["tools[0].function.description"].startswith("the text differs from character 14 on")
+    (longer,) = compare(changed(tools=TOOLS * 2), changed(tools=TOOLS))
+    assert (longer.field, longer.text) == ("tools", "2 items instead of 1")
 
 
 def test_marks_of_the_prompt_cache_are_no_difference() -> None:
@@ -125,8 +150,10 @@ def test_marks_of_the_prompt_cache_are_no_difference() -> None:
 
 
 def test_tenant_upstream_headers_and_endpoint_are_named() -> None:
-    here = read(CHAT, namespace="a", context={"upstream": "https://one/v1", "headers": "12", "openai-beta": "x"})
-    there = read(CHAT, namespace="b", context={"upstream": "https://two/v1", "headers": "34"})
+    here = read(
+        CHAT, namespace="a", context={"upstream": "https://one/v1", "headers": "12", "openai-beta": "x", "same": "y"}
+    )
+    there = read(CHAT, namespace="b", context={"upstream": "https://two/v1", "headers": "34", "same": "y"})
     found = {difference.field: difference.text for difference in differences(here, there)}
     assert found.keys() == {"tenant", "upstream", "request headers", "header openai-beta"}
     assert found["upstream"] == "https://one/v1 instead of https://two/v1"
@@ -142,9 +169,23 @@ def test_a_prompt_with_another_meaning_is_not_similar() -> None:
     assert distance(compare(changed(temperature=1, max_tokens=5))) < distance(compare(other))
 
 
+def test_however_many_leaves_of_a_parameter_differ_it_is_one_parameter() -> None:
+    several = [changed(logit_bias={str(k): value for k in range(9)}) for value in (1, 2)]
+    assert len(compare(*several)) == 9
+    assert distance(compare(*several)) == pytest.approx(distance(compare(changed(seed=1), changed(seed=2))))
+
+
 def test_a_parameter_with_another_text_weighs_three_at_most() -> None:
     assert distance(compare(changed(note="a" * 50), changed(note="b" * 50))) == pytest.approx(3.0)
     assert distance(compare(changed(note="a" * 50), changed(note="b" + "a" * 49))) < 1.0
+
+
+def test_a_prompt_weighs_fifteen_at_most_and_a_system_prompt_less() -> None:
+    user = compare(changed(messages=[SYSTEM, said("a" * 50)]), changed(messages=[SYSTEM, said("b" * 50)]))
+    system = compare(
+        changed(messages=[said("a" * 50, "system"), USER]), changed(messages=[said("b" * 50, "system"), USER])
+    )
+    assert [distance(user), distance(system)] == pytest.approx([15.0, 6.0])
 
 
 def test_many_differences_are_cut_off() -> None:
@@ -252,11 +293,28 @@ def test_a_function_call_is_named_by_function_and_arguments() -> None:
 
 
 @pytest.mark.parametrize(
-    "canonical", [b"", b"5:hello,", b"99:short,", b"x", b"19:knapcache request 2,1:a,0:,0:,{", b"-1:,"]
-)
+    "canonical",
+    [
+        b"", b"5:hello,", b"99:short,", b"x", b"-1:,", VERSION + b"1:a,0:,0:,{", VERSION + b"1:a,0:,3:0:,,{}",
+        VERSION + b"1:a,0:,1:x,{}", VERSION + b"1:a,0:,0:,[]", VERSION.replace(b"2", b"1") + b"1:a,0:,0:,{}",
+    ],
+)  # fmt: skip
 def test_other_bytes_have_an_empty_outline(canonical: bytes) -> None:
     assert read_canonical(canonical) is None
     assert outline_of(canonical).words == ""
+
+
+def test_the_namespace_of_a_canonical_request_can_be_changed() -> None:
+    before, after = (canonical(CHAT, namespace=name, context={"a": "b"}) for name in ("one", "another"))
+    assert with_namespace(before, "another") == after
+    for other in (b"no netstrings", before.replace(VERSION, VERSION.replace(b"2", b"1"))):
+        with pytest.raises(InvalidInput, match="cannot change its namespace"):
+            with_namespace(other, "another")
+
+
+def test_hashes_distinguish_large_numbers() -> None:
+    assert len({hash_of(value) for value in (None, 2**70, 2**70 + 1, "\ud800", {"a": 2**70})}) == 5
+    assert hash_of({"a": 2**70, "b": 1}) == hash_of({"b": 1, "a": 2**70})
 
 
 def test_a_long_request_has_its_endpoint() -> None:

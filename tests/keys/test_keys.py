@@ -148,7 +148,9 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "ob
 
 def anthropic(**mark: Any) -> dict[str, Any]:
     """Return a request with marks at every position that Anthropic knows."""
-    result = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "21", **mark}], **mark}
+    found = {"type": "search_result", "content": [{"type": "text", "text": "a", **mark}], **mark}
+    parts = [{"type": "text", "text": "21", **mark}, found]
+    result = {"type": "tool_result", "tool_use_id": "t", "content": parts, **mark}
     return {
         "model": "claude",
         "tools": [{"name": "f", "input_schema": {"type": "object"}, **mark}],

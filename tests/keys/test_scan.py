@@ -6,6 +6,7 @@ import gc
 import json
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import orjson
 import pytest
@@ -41,6 +42,8 @@ def test_the_counts_are_upper_bounds(body: dict[str, Any], data: st.DataObject) 
     assert characters <= exact.text
     assert quick.values >= exact.values
     assert quick.containers >= exact.containers
+    with mock.patch.object(scan, "SLICE", 4):
+        assert scan.exact_cost(text)[:2] == exact[:2]
 
 
 @given(bodies, st.data())
@@ -74,6 +77,8 @@ def test_the_model_is_found_without_parsing(body: dict[str, Any], data: st.DataO
         b'{"a":"model"}',
         b'{"model"',
         b'{"model": 1, "a": "b"}',
+        b'{"model":"\\x"}',
+        b'{"model":"m\xff"}',
         b'{"a": "\\"model\\": \\"m\\""}',
         b'{"model":"' + b"m" * 7000 + b'"}',
         b'{"a":"' + b"\\" * 9999,

@@ -70,6 +70,19 @@ def test_the_width_of_characters(text: str, width: int) -> None:
     assert scan.width(text.encode()) == width
 
 
+@pytest.mark.parametrize(
+    ("text", "width"), [("a", 1), ("é", 1), ("aé", 1), ("a€", 2), ("€é", 2), ("😀é", 4), ("a😀", 4)]
+)
+@pytest.mark.parametrize("size", [1, 7, 1 << 20])
+def test_the_size_of_a_string(monkeypatch: pytest.MonkeyPatch, text: str, width: int, size: int) -> None:
+    """As Python stores it, and of its UTF-8 if it is not ASCII."""
+    monkeypatch.setattr(scan, "SLICE", size)
+    content = ("[" + 30 * text).encode()
+    encoded = 0 if text.isascii() else len(content) - 1
+    assert scan.string_size(content, 1, len(content)) == (width * 30 * len(text), encoded)
+    assert scan.count(content, (b"[", b"a")) == 1 + 30 * text.count("a")
+
+
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 1023, 1024, 1025, 2048, 5000])
 @pytest.mark.parametrize("before", [b"", b"x", b"~", b"x" * 3000])
 def test_backslashes_are_counted(count: int, before: bytes) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from knapcache.model import Endpoint
 from knapcache.price import Meter, meter
-from knapcache.price.flat_rate import shape_of
+from knapcache.price.flat_rate import MAX_FIELDS, MAX_TEXT, learn, shape_of
 
 NOW = datetime.now(UTC)
 """A bill with a time calls genai-prices."""
@@ -100,6 +100,39 @@ def test_only_flat_prices_are_learned() -> None:
 @pytest.mark.parametrize("odd", [1.5, True, -1, [1], b"1"])
 def test_odd_usages_have_no_shape(odd: Any) -> None:
     assert shape_of({"prompt_tokens": 1, "more": odd}) is None
+
+
+def test_long_usages_have_no_shape() -> None:
+    assert shape_of({f"count {k}": 1 for k in range(MAX_FIELDS)}) is not None
+    assert shape_of({f"count {k}": 1 for k in range(MAX_FIELDS + 1)}) is None
+    assert shape_of({"x" * MAX_TEXT: 1, "name": "y" * MAX_TEXT}) is not None
+    assert shape_of({"x" * (MAX_TEXT + 1): 1}) is shape_of({"name": "y" * (MAX_TEXT + 1)}) is None
+
+
+@pytest.mark.parametrize("power", [1, 2])
+def test_a_price_that_is_not_flat_is_not_learned(power: int) -> None:
+    usage = {"tokens": 7, "words": 3}
+    found = shape_of(usage)
+    assert found is not None
+    rate = learn(usage, found[0], lambda given: 0.5 * given["words"] + 0.25 * given["tokens"] ** power)
+    assert (rate and rate.usd(found[1])) == (3.25 if power == 1 else None)
+    assert (rate and rate.usd([10**400, 1])) is None
+
+
+def test_details_that_exceed_their_total_have_no_flat_price() -> None:
+    def price(usage: Any) -> float:
+        return float(usage["prompt_tokens"] - 0.5 * usage["prompt_tokens_details"]["cached_tokens"])
+
+    usage = {"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 4}}
+    found = shape_of(usage)
+    assert found is not None
+    rate = learn(usage, found[0], price)
+    assert rate is not None
+    assert [rate.usd(numbers) for numbers in ([10, 4], [4, 4], [4, 5])] == [8.0, 2.0, None]
+    alone = {"other_details": {"cached_tokens": 4}}
+    found = shape_of(alone)
+    assert found is not None
+    assert learn(alone, found[0], lambda _: 1.0) is None, "there is no total"
 
 
 def test_each_service_tier_has_its_own_rate() -> None:

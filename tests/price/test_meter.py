@@ -447,6 +447,7 @@ def test_seconds_are_checked(seconds: Any) -> None:
         ({"fallback": 0}, "fallback must not be 0"),
         ({"fallback": -1}, "fallback, in dollars per second, must be a number from 0"),
         ({"fallback": "seconds"}, "fallback, in dollars per second, must be a number from 0"),
+        ({"prices": {"m": {"input": 1, "cache_audio_read": 1}}}, "prices of model m are inconsistent: "),
         ({"fallback": {"output": 1}}, "prices of the fallback must be"),
         ({"provider": "unknown"}, "provider must be known to genai-prices, not .unknown."),
     ],

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 import time
+import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -41,6 +42,12 @@ from tests.support.timing import wait_until
 TOKEN = "the token of these tests"
 BEARER = {"authorization": f"Bearer {TOKEN}"}
 BASE = "http://127.0.0.1:8080"
+TURN_ON = "\n".join(spec.turn_on for spec in feature_specs())
+ALL_FEATURES = tomllib.loads(TURN_ON) | {"show_content": True, "cost": "usd"}
+ALL_FEATURES["upstreams"] = [
+    {"name": "fake", "url": "http://127.0.0.1:9/v1", "headers": {"authorization": "Bearer own"}}
+]
+"""Settings that turn on every feature."""
 CHAT = "chat/completions"
 
 

@@ -69,6 +69,8 @@ def test_reasoning_is_no_part_of_the_text() -> None:
     expected = "You said: Grüße, and hello"
     assert text_of(Endpoint.CHAT, plain(Endpoint.CHAT, reasoning_effort="high")) == expected
     assert text_of(Endpoint.MESSAGES, plain(Endpoint.MESSAGES, thinking={"type": "enabled"})) == expected
+    response = plain(Endpoint.RESPONSES)
+    assert text_of(Endpoint.RESPONSES, response | {"output": [{"type": "reasoning"}, *response["output"]]}) == expected
 
 
 def chat(message: dict[str, Any], finish: str = "stop") -> dict[str, Any]:

@@ -46,7 +46,7 @@ def test_the_endpoint_of_a_path(path: str, endpoint: Endpoint | None) -> None:
 @pytest.mark.parametrize(
     ("headers", "body", "expected"),
     [
-        ({}, {}, CacheControl()),
+        ({}, {}, CacheControl(refresh=False, store=True, only_cached=False, similar=True)),
         ({"x-knapcache-tags": "b, a,b ,"}, None, CacheControl(tags=("a", "b"))),
         ({"x-knapcache-tags": " "}, None, CacheControl()),
         ({}, {"cache": {"tags": ["b", "a"]}}, CacheControl(tags=("a", "b"))),

@@ -9,13 +9,13 @@ import zlib
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from knapcache import Endpoint
 from knapcache.errors import Incomplete
 from knapcache.testing.provider_answers import STREAM
-from knapcache.wire import FORMATS
+from knapcache.wire import FORMATS, compact
 from knapcache.wire.base import CompleteAnswer, StreamCollector, compacted, expanded, stored_length
 from knapcache.wire.compact import compact_stream, expand_stream
 from knapcache.wire.sse import blocks, split_blocks
@@ -48,8 +48,19 @@ def test_any_bytes_come_back(stream: bytes, times: int) -> None:
 
 
 @given(streams)
+@example(b"data: x\n\n\ndata: y\n\n")
+@example(b"\ndata: x\n\ndata: y\n\n")
+@example(b"data: x\r\n\r\ndata: y\n\n")
 def test_blocks_are_those_of_the_parser(stream: bytes) -> None:
     assert split_blocks(stream) == [block.raw for block in blocks(stream)]
+
+
+def test_a_stream_that_is_too_long_is_not_compacted(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = bytes(1000)
+    monkeypatch.setattr(compact, "MAX_SIZE", 1000)
+    assert compact_stream(stream) is not None
+    monkeypatch.setattr(compact, "MAX_SIZE", 999)
+    assert compact_stream(stream) is None
 
 
 def recorded(name: str, eol: str = "\n") -> tuple[Endpoint, CompleteAnswer, list[bytes]]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from knapcache import Endpoint
 from knapcache.errors import Incomplete
 from knapcache.wire import FORMATS, CompleteAnswer, SseEvent, StreamCollector, completions, endpoint_of, responses, sse
-from knapcache.wire.base import Form
+from knapcache.wire.base import BLOCK_OVERHEAD, Form
 from knapcache.wire.deltas import TextParts, join_texts, merge_delta
 from knapcache.wire.messages import merge_message_delta, split, split_block
 from tests.support import answers
@@ -155,6 +155,7 @@ BAD_CHAT = {
     "an error event": b"event: error\ndata: {}\n\n" + stream_of(chunk({"content": "a"}, "stop")),
     "bytes that are no text": b'data: {"x": "\xff"}\n\n' + stream_of(chunk({"content": "a"}, "stop")),
     "choices that are no objects": stream_of({"choices": [1]}, chunk({}, "stop")),
+    "no delta": stream_of({"choices": [{"finish_reason": "stop"}]}),
     "an index that is no number": stream_of({"choices": [{"index": "a", "delta": {}, "finish_reason": "stop"}]}),
 }
 
@@ -190,6 +191,9 @@ BAD_MESSAGES = {
     "a delta of an unknown kind": (START, OPEN, NEW, END, STOP),
     "a text that is a number": (START, OPEN, {**HI, "delta": {"type": "text_delta", "text": 5}}, END, STOP),
     "a tool input without text": (START, TOOL, {**HALF, "delta": {"type": "input_json_delta"}}, END, STOP),
+    "a block without its index": (START, {key: OPEN[key] for key in ("type", "content_block")}, END, STOP),
+    "a block without its content": (START, {key: OPEN[key] for key in ("type", "index")}, END, STOP),
+    "an end without its reason": (START, OPEN, HI, {"type": "message_delta"}, STOP),
     "an event of an unknown kind": (START, {"type": "surprise"}, OPEN, HI, END, STOP),
 }
 
@@ -206,6 +210,14 @@ def test_a_message_stream_with_pings_is_complete() -> None:
     assert json.loads(as_plain(Endpoint.MESSAGES, kept.body, "sse"))["content"] == [{"type": "text", "text": "hi"}]
 
 
+def chat_of(*choices: dict[str, Any]) -> bytes:
+    return json.dumps({"choices": [{"message": {}, "finish_reason": "stop", **choice} for choice in choices]}).encode()
+
+
+def response_of(item: Any) -> bytes:
+    return json.dumps({"object": "response", "status": "completed", "output": [item]}).encode()
+
+
 BAD_PLAIN = {
     "HTML": (Endpoint.CHAT, b"<html>busy</html>"),
     "an error": (Endpoint.CHAT, b'{"error": {"message": "no"}}'),
@@ -213,10 +225,27 @@ BAD_PLAIN = {
     "no choices": (Endpoint.CHAT, b'{"choices": []}'),
     "no finish reason": (Endpoint.CHAT, b'{"choices": [{"message": {"content": "a"}, "finish_reason": null}]}'),
     "no message": (Endpoint.CHAT, b'{"choices": [{"finish_reason": "stop"}]}'),
+    "a finish reason that is a number": (Endpoint.CHAT, b'{"choices": [{"message": {}, "finish_reason": 1}]}'),
+    "an index that is no number": (Endpoint.CHAT, chat_of({"index": "0"})),
+    "two choices with one index": (Endpoint.CHAT, chat_of({"index": 0}, {})),
+    "tool calls that are no list": (Endpoint.CHAT, chat_of({"message": {"tool_calls": {}}})),
+    "a tool call that is no object": (Endpoint.CHAT, chat_of({"message": {"tool_calls": [{}, 1]}})),
     "no text": (Endpoint.COMPLETIONS, b'{"choices": [{"finish_reason": "stop"}]}'),
     "still queued": (Endpoint.RESPONSES, b'{"object": "response", "status": "queued", "output": []}'),
     "cut off": (Endpoint.RESPONSES, b'{"object": "response", "status": "incomplete", "output": []}'),
     "not a response": (Endpoint.RESPONSES, b'{"status": "completed"}'),
+    "an item that is no object": (Endpoint.RESPONSES, response_of(1)),
+    "an item without a type": (Endpoint.RESPONSES, response_of({"content": []})),
+    "a part that is no object": (Endpoint.RESPONSES, response_of({"type": "message", "content": [{}, 1]})),
+    "a part that is a number": (Endpoint.RESPONSES, response_of({"type": "message", "content": [{"text": 1}]})),
+    "a note that is no list": (Endpoint.RESPONSES, response_of({"type": "r", "summary": [{"annotations": 1}]})),
+    "another type": (Endpoint.MESSAGES, b'{"type": "error", "content": [], "stop_reason": "end_turn"}'),
+    "a block that is no object": (Endpoint.MESSAGES, b'{"type": "message", "content": [1], "stop_reason": "x"}'),
+    "a stop reason that is a number": (Endpoint.MESSAGES, b'{"type": "message", "content": [], "stop_reason": 1}'),
+    "usage that is a list": (
+        Endpoint.MESSAGES,
+        b'{"type": "message", "content": [], "stop_reason": "x", "usage": []}',
+    ),
     "no stop reason": (Endpoint.MESSAGES, b'{"type": "message", "content": []}'),
     "half": (Endpoint.MESSAGES, b'{"type": "message", "content": []'),
 }
@@ -226,6 +255,11 @@ BAD_PLAIN = {
 def test_incomplete_plain_answers_are_refused(endpoint: Endpoint, body: bytes) -> None:
     with pytest.raises(Incomplete):
         plain_answer(endpoint, body)
+
+
+def test_the_helpers_of_these_tests_give_complete_answers() -> None:
+    plain_answer(Endpoint.CHAT, chat_of({}, {"index": 1, "message": {"tool_calls": [{}]}}))
+    plain_answer(Endpoint.RESPONSES, response_of({"type": "r", "content": [{"text": "a", "annotations": None}]}))
 
 
 @pytest.mark.parametrize("kind", ["response.failed", "response.incomplete", "error"])
@@ -418,9 +452,61 @@ def test_a_part_of_a_response_without_its_text_is_empty(kind: str, part: dict[st
     assert json.loads(as_plain(Endpoint.RESPONSES, stream, "sse")) == answer
 
 
+@pytest.mark.parametrize("tokens", [["He", "llo"], ["He", "lo"], ["Hello", None], []])
+def test_tokens_that_do_not_add_up_to_the_text_are_not_sent_with_it(tokens: list[str | None]) -> None:
+    logprobs = [{"token": token} for token in tokens]
+    added_up = tokens == ["He", "llo"]
+    message = {"message": {"content": "Hello"}, "logprobs": {"content": logprobs}}
+    chat = b"".join(as_stream(Endpoint.CHAT, chat_of(message), "json"))
+    steps = [json.loads(event.data)["choices"][0] for event in sse.events(chat) if event.data != "[DONE]"]
+    texts = [(step["delta"]["content"], step.get("logprobs")) for step in steps if step["delta"].get("content")]
+    parts = [(token, [{"token": token}]) for token in tokens]
+    assert texts == ([(text, {"content": own}) for text, own in parts] if added_up else [("Hello", None)])
+    assert steps[0]["logprobs"] == (None if added_up else {"content": logprobs})
+
+    part = {"type": "output_text", "text": "Hello", "logprobs": logprobs}
+    body = response_of({"type": "message", "content": [part]})
+    events = [json.loads(event.data) for event in sse.events(b"".join(as_stream(Endpoint.RESPONSES, body, "json")))]
+    deltas = [(event["delta"], event["logprobs"]) for event in events if event["type"].endswith(".delta")]
+    assert deltas == (parts if added_up else [("Hello", [])])
+
+
+def test_a_stream_that_ends_without_its_response_is_incomplete() -> None:
+    with pytest.raises(Incomplete, match=r"response\.completed without a response"):
+        collect(Endpoint.RESPONSES, [messages_stream({"type": "response.completed"})])
+
+
+def test_an_answer_that_is_too_long_is_forwarded_and_not_kept() -> None:
+    stream = list(as_stream(Endpoint.CHAT, chat_of({"message": {"content": "Hello"}}), "json"))
+    size = sum(len(block) + BLOCK_OVERHEAD for block in stream)
+    for limit in (size, size - 1):
+        collector = StreamCollector(FORMATS[Endpoint.CHAT], limit)
+        forwarded = [block.raw for piece in stream for block in collector.feed(piece)]
+        assert b"".join([*forwarded, *(block.raw for block in collector.close())]) == b"".join(stream)
+        assert collector.overflowed is (limit < size)
+    assert not collector._kept
+    with pytest.raises(Incomplete, match="too long"):
+        collector.complete()
+
+
+def test_a_block_that_cannot_be_read_is_forwarded_with_its_usage() -> None:
+    (block,) = sse.blocks(b'data: {"usage": \n\n')
+    assert FORMATS[Endpoint.CHAT].forward(block, usage=False) == block.raw
+
+
 def test_a_stream_of_a_response_ends_with_done() -> None:
     with pytest.raises(Incomplete, match=r"ended before response\.completed"):
         responses.assemble([SseEvent(data="[DONE]")])
+
+
+def test_a_text_is_sent_in_deltas_with_its_citations() -> None:
+    said, cited = {"type": "text_delta", "text": "T"}, {"type": "citations_delta", "citation": {"url": "u"}}
+    block = {"type": "text", "text": "T"}
+    assert split_block(block) == (block | {"text": ""}, [said])
+    assert split_block(block | {"citations": None}) == (block | {"text": "", "citations": None}, [said])
+    whole = block | {"citations": [{"url": "u"}]}
+    assert split_block(whole) == (block | {"text": "", "citations": []}, [said, cited])
+    assert split_block({"type": "other", "text": "T"}) == ({"type": "other", "text": "T"}, [])
 
 
 def test_thinking_is_sent_in_deltas() -> None:

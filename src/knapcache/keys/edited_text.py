@@ -83,20 +83,20 @@ def value_edits(text: bytes, start: int, end: int, old: Any, new: Any) -> Iterat
 
 def object_edits(text: bytes, start: int, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Edit]:
     """Yield the edits of an object: fields that are removed, changed and, after the last one, added."""
-    last_end, first_removed, kept = start + 1, -1, False
+    last_end, first_removed, kept = start + 1, 0, False  # 0: no field is removed
     for (named, at, end), (name, value) in zip(fields(text, start), old.items(), strict=True):
         if name in new:
-            if not kept and first_removed >= 0:  # the text between the brace and the first field stays
+            if not kept and first_removed:  # the text between the brace and the first field stays
                 yield first_removed, named, b""
             kept = True
             if new[name] is not value:
                 yield from value_edits(text, at, end, value, new[name])
         elif kept:
             yield last_end, end, b""  # with the comma before it
-        elif first_removed < 0:
+        elif not first_removed:
             first_removed = named
         last_end = end
-    if not kept and first_removed >= 0:
+    if not kept and first_removed:
         yield first_removed, last_end, b""
     added = [orjson.dumps(name) + b":" + orjson.dumps(new[name]) for name in new if name not in old]
     if added:

@@ -67,10 +67,8 @@ def from_decimal(value: Decimal) -> int | float | orjson.Fragment:
     digits = digits.lstrip("0")
     if abs(exponent + len(digits)) > MAX_EXPONENT:
         raise Uncacheable(f"a number beyond 10^±{MAX_EXPONENT}")
-    if 0 <= exponent <= 20:
-        whole = int(digits + "0" * exponent) * (-1 if sign else 1)
-        if MIN_INT <= whole <= MAX_INT:
-            return whole
+    if exponent >= 0 and MIN_INT <= value <= MAX_INT:
+        return int(value)
     nearest = float(value) if -4 <= exponent + len(digits) <= 16 else 0.0
     if PLAIN_MIN <= abs(nearest) < PLAIN_MAX and Decimal(repr(nearest)) == value:
         return nearest

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import errno
 import fcntl
-import gc
 import logging
 import os
 import resource
@@ -28,6 +27,7 @@ from knapcache.errors import InvalidInput
 from knapcache.proxy.admin.amounts import first_request
 from knapcache.proxy.admin.summary_models import FirstRequest
 from knapcache.proxy.events import logs
+from knapcache.proxy.garbage import FullCollections
 from knapcache.proxy.http.app import App
 from knapcache.proxy.http.tls import ServerCertificate, load_context
 from knapcache.proxy.http.uvicorn_check import http_protocol
@@ -42,6 +42,9 @@ from knapcache.units import format_size
 log = logging.getLogger("knapcache.serve")
 
 BACKLOG = 2048
+SWITCH_SECONDS = 0.001
+"""The interpreter's switch interval, 5 ms by default. The event loop waits for it whenever another thread computes: the
+one that parses long bodies, and the one that writes to the store."""
 FILES_PER_CONNECTION = 2
 """A connection of a client, and one to the upstream."""
 OTHER_FILES = 200
@@ -134,14 +137,12 @@ def serve(
 ) -> None:
     """Serve in this process. on_ready: called with the admin token when requests are accepted."""
     configure_logs(settings)
+    sys.setswitchinterval(SWITCH_SECONDS)
     proxy = Proxy(settings)
     running: deque[asyncio.Task[None]] = deque(maxlen=8)  # an event loop has weak references only
 
     def started() -> None:
-        # Objects from the start live as long as the process. Without freeze, every full collection visits them all and
-        # stops the process for 50 ms.
-        gc.collect()
-        gc.freeze()
+        FullCollections().start()
         if load is not None:
             loop = asyncio.get_running_loop()
             loop.add_signal_handler(signal.SIGHUP, lambda: running.append(loop.create_task(proxy.reload(load))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,24 @@ def test_a_purge_deletes_what_meets_every_condition(folder: Path, capsys: pytest
     assert capsys.readouterr().out.splitlines() == [
         "1 line would be deleted", "1 line deleted", "1 line deleted", "3 lines deleted",
     ]  # fmt: skip
+
+
+def test_a_time_is_a_date_or_an_age(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = datetime.datetime.fromtimestamp(NOW - 5000).isoformat()
+    assert run(folder, "purge", "--before", before) == 0
+    assert capsys.readouterr().out == "1 line deleted\n"
+    assert run(folder, "search", "refund", "--tenant", "nobody") == 0
+    assert capsys.readouterr().out == "No line meets every condition.\n"
+    with pytest.raises(SystemExit):
+        run(folder, "purge", "--before", "yesterday")
+    assert "a time is a date such as 2026-01-31, with a time such as T12:00, or an age" in capsys.readouterr().err
+
+
+def test_cut_texts_are_no_samples(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with contextlib.closing(ContentFile(tmp_path / "content.sqlite")) as file:
+        write(file, chat("x" * 100_000))
+    assert run(tmp_path, "export", "--format", "evals") == 0
+    assert "1 left out: with texts that were cut" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

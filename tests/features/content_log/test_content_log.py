@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 import threading
@@ -16,10 +17,12 @@ from hypothesis import strategies as st
 
 from knapcache import InvalidInput, StoreError
 from knapcache.features.content_log import file as content_file
-from knapcache.features.content_log.file import ContentFile, LogFilter, match_expression
+from knapcache.features.content_log.export import input_messages
+from knapcache.features.content_log.file import MAX_WORDS, ContentFile, LogFilter, match_expression
 from knapcache.features.content_log.log import ContentLog
 from knapcache.features.content_log.record import MAX_ANSWER, MAX_JSON, expanded, make_record
 from tests.support.content_lines import NOW, RULES, chat, logged, write
+from tests.support.timing import async_wait_until
 
 
 @pytest.fixture
@@ -222,6 +225,60 @@ def test_a_request_that_just_fits_into_the_queue_is_written(tmp_path: Path, monk
         log.append(content, size - content.size)
     log.close()
     assert (len(logged(log.path)), log.dropped) == (1, 1)
+
+
+def test_a_request_that_cannot_be_written_is_counted_and_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = ContentLog(tmp_path / "content.sqlite", 10_000_000, 30.0, ("emails",))
+    part = [(chat("a question"), 1), (chat("unreadable")._replace(body=3), 1), (chat("another"), 1)]  # type: ignore[arg-type]
+    for _ in range(2):
+        log._write_part(part)
+    assert (log.dropped, len(logged(log.path))) == (2, 4)
+    assert [record.message for record in caplog.records] == ["A request is missing in the content log"]
+    log._file.close()
+    for _ in range(2):
+        log._write_part(part[:1])
+    assert log.dropped == 4
+    assert [record.message.partition(":")[0] for record in caplog.records[1:]] == [
+        "Requests are missing in the content log"
+    ]
+    log.close()
+
+
+async def test_old_lines_are_deleted_while_no_requests_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("knapcache.features.content_log.log.EXPIRE_INTERVAL", 0.01)
+    path = tmp_path / "content.sqlite"
+    with contextlib.closing(ContentFile(path)) as file:
+        write(file, chat("old", time=NOW - 90_000))
+        log = ContentLog(path, 10_000_000, 1.0, ())
+        task = asyncio.create_task(log.expire_periodically())
+        await async_wait_until(lambda: file.count(LogFilter()) == 0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        log.close()
+
+
+def test_a_search_has_a_bounded_number_of_words() -> None:
+    words = [f"w{k}" for k in range(MAX_WORDS)]
+    assert match_expression(" ".join(words + words)).count('"') == 2 * MAX_WORDS
+    with pytest.raises(InvalidInput, match=f"may have {MAX_WORDS} different words, not {MAX_WORDS + 1}"):
+        match_expression(" ".join([*words, "more"]))
+
+
+@pytest.mark.parametrize(
+    ("request_", "messages"),
+    [
+        ({"prompt": "Hello"}, [("user", "Hello")]),
+        ({"input": ["Hello", "you"]}, [("user", "Hello\nyou")]),
+        ({"instructions": "Be brief.", "input": "Hello"}, [("system", "Be brief."), ("user", "Hello")]),
+        ({"messages": [{"role": "developer", "content": "a"}, {"content": "b"}]}, [("system", "a"), ("user", "b")]),
+        ({"messages": [{"role": "user", "content": ""}]}, []),
+        ({}, []),
+    ],
+)
+def test_the_conversation_of_every_endpoint(request_: dict[str, Any], messages: list[tuple[str, str]]) -> None:
+    assert [(each["role"], each["content"]) for each in input_messages(request_)] == messages
 
 
 def test_a_damaged_file_is_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -177,6 +177,21 @@ def test_an_eviction_is_explained_by_worth(requests: Requests) -> None:
     assert requests.detail(1)["answer"] == "stored, and evicted since"
 
 
+def test_an_eviction_for_an_answer_of_less_worth_is_explained(requests: Requests) -> None:
+    requests.send(body(), n=15_000, cost=9.0)
+    for k in range(70):  # the policy is lru
+        requests.send(body(seed=k), n=15_000, cost=3.0)
+    found = requests.send(body())["why"]
+    assert "although that was not worth more per byte" in found["text"]
+    assert found["rival"]["density"] < found["own"]["density"]
+
+
+def test_a_stored_answer_that_could_not_be_used_is_explained(requests: Requests) -> None:
+    requests.send(body())
+    found = requests.send(body(), refresh=True)
+    assert (found["outcome"], found["why"]["kind"]) == ("miss", "unusable")
+
+
 def test_an_answer_that_was_not_admitted_is_explained() -> None:
     with AdminHarness(capacity="1MiB", policy="w-tinylfu", shadows=()) as harness:
         requests = Requests(harness)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from typing import Any
 
 import pytest
 
 from knapcache.features.limits import limits as subject
 from knapcache.features.limits.fallback_counts import FallbackCounts
 from knapcache.features.limits.limits import Limits
+from knapcache.features.limits.refusal import LimitReached
 from knapcache.features.limits.sqlite_counts import SqliteCounts
 from knapcache.price.estimate import CostEstimator
 from knapcache.price.meter import Meter
@@ -24,6 +27,66 @@ class BeatenCounts(FallbackCounts):
     def beat(self, now: float) -> None:
         super().beat(now)
         self.beats += 1
+
+
+class HeldCounts(FallbackCounts):
+    """Counters that wait for an event, and may fail."""
+
+    error: Exception | None = None
+
+    def __init__(self, counts: SqliteCounts) -> None:
+        super().__init__(counts)
+        self.asked, self.free = threading.Event(), threading.Event()
+
+    def apply(self, operations: Any, now: float) -> Any:
+        self.asked.set()
+        assert self.free.wait(60)
+        if self.error is not None:
+            raise self.error
+        return super().apply(operations, now)
+
+
+def limits_with(counts: FallbackCounts, **settings: Any) -> Limits:
+    settings = {"upstreams": [{"name": "a", "url": "http://127.0.0.1:9/v1"}], **settings}
+    return Limits(Settings(**settings), counts, CostEstimator(Meter("usd", {})))
+
+
+async def test_a_tenant_without_limits_reserves_nothing() -> None:
+    limits = limits_with(FallbackCounts(SqliteCounts()))
+    assert await limits.begin("team") is None
+    assert await limits.report() == []
+    await limits.close()
+
+
+async def test_a_request_that_is_cancelled_while_it_is_counted_uses_up_nothing() -> None:
+    counts = HeldCounts(SqliteCounts())
+    limits = limits_with(counts, limits={"concurrent": 1})
+    first = asyncio.create_task(limits.begin("team"))
+    await asyncio.to_thread(counts.asked.wait, 60)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    counts.free.set()
+    await limits.counts.beat()  # the thread has told the event loop of the reservation
+    reservation = await limits.begin("team")
+    assert reservation is not None
+    with pytest.raises(LimitReached):
+        await limits.begin("team")
+    reservation.release()
+    reservation.release()
+    assert await limits.begin("team") is not None
+    await limits.close()
+
+
+async def test_counters_that_fail_stop_no_request_for_ever() -> None:
+    counts = HeldCounts(SqliteCounts())
+    limits = limits_with(counts, limits={"concurrent": 1})
+    counts.error = ValueError("a bug")
+    counts.free.set()
+    with pytest.raises(ValueError, match="a bug"):
+        await limits.begin("team")
+    counts.error = None
+    assert await limits.begin("team") is not None
+    await limits.close()
 
 
 async def test_the_counters_are_told_of_calls_in_flight_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -211,6 +211,11 @@ def test_an_automatic_mark_and_marks_in_results_get_another_ttl() -> None:
     assert not read(Endpoint.MESSAGES, without_marks(Endpoint.MESSAGES, body)).managed
 
 
+def test_marks_of_openai_have_one_ttl() -> None:
+    body = {"messages": [{"role": "user", "content": [{"type": "text", "text": "b", "cache_control": {"ttl": "5m"}}]}]}
+    assert with_ttl(Endpoint.CHAT, body, LONG_TTL) is body
+
+
 def test_null_is_no_mark_and_options_of_the_caller_are_control() -> None:
     null = {"messages": [{"role": "user", "content": [{"type": "text", "text": "b", "cache_control": None}]}]}
     assert not read(Endpoint.MESSAGES, null).managed

@@ -14,6 +14,7 @@ from unittest.mock import Mock
 
 import httpx
 import pytest
+from pydantic import ValidationError
 
 from knapcache.cli.main import main
 from knapcache.errors import InvalidInput
@@ -131,6 +132,18 @@ def test_a_full_queue_drops_events_and_never_waits(caplog: pytest.LogCaptureFixt
     assert sum("dropped" in record.getMessage() for record in caplog.records) == 3
 
 
+@pytest.mark.parametrize("url", ["ftp://a.test/x", "http://user:secret@a.test", "https://a.test/#part", "a.test"])
+def test_a_url_with_a_user_or_a_fragment_is_refused(url: str) -> None:
+    with pytest.raises(ValidationError, match="without a user, a password and #"):
+        webhook(url)
+
+
+def test_the_url_of_a_webhook_is_not_shown() -> None:
+    shown = webhook("https://a.test/secret?key=secret").shown()
+    assert shown["name"] == "ops"
+    assert "secret?" not in str(shown)
+
+
 def test_a_webhook_gets_only_its_events(receiver: Receiver) -> None:
     hook = Webhook(webhook(receiver.hook, events=("limit_reached",)), Mock())
     for event in ("upstream_down", "limit_reached"):
@@ -218,6 +231,8 @@ def test_the_test_command_says_whether_it_was_delivered(
     assert main(["webhook", "test", "--config", str(config), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["delivered"] == "yes"
     assert receiver.events() == ["test"]
+    assert main(["webhook", "test", "--config", str(config), "--name", "other"]) == 2
+    assert "the settings have no [[webhook]] named 'other'" in capsys.readouterr().err
     receiver.script(reply(404))
     assert main(["webhook", "test", "--config", str(config)]) == 2
     assert "not delivered: ops" in capsys.readouterr().err

@@ -210,6 +210,19 @@ def test_a_bad_purge_removes_nothing(harness: AdminHarness, client: TestClient, 
     assert client.get(f"{API}/entries").json()["total"] == 1
 
 
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"tenant": 3}, "tenant: Input should be a valid string"),
+        ({"older_than": "x"}, "older_than: Input should be a valid number"),
+        ({"tags": ["a", 3]}, "tags.1: Input should be a valid string"),
+    ],
+)
+def test_a_wrong_type_is_named_by_its_field(client: TestClient, body: dict[str, Any], message: str) -> None:
+    found = client.post(f"{API}/purge", json=body)
+    assert (found.status_code, found.json()["error"]["message"].partition(",")[0]) == (400, message)
+
+
 def test_a_large_body_is_rejected(client: TestClient) -> None:
     assert client.post(f"{API}/purge", content=b" " * (65 << 10)).status_code == 413
 

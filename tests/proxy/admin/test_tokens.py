@@ -140,6 +140,22 @@ def test_only_a_token_in_a_file_of_its_own_is_rotated(tmp_path: Path) -> None:
     assert (tmp_path / "target").read_text() == f"linked-{LONG}"
 
 
+def test_a_disk_that_fails_changes_no_token(tmp_path: Path) -> None:
+    folder, clock = tmp_path / "data", Clock(0.0)
+    folder.mkdir()
+    tokens = AdminTokens(settings_with(folder), folder, LONG, clock)
+    old = admin_token(folder)
+    folder.rename(tmp_path / "gone")
+    with pytest.raises(RequestRejected) as rejected:
+        tokens.rotate("admin")
+    assert (rejected.value.status, rejected.value.kind) == (503, "write_failed")
+    assert role(tokens, old) == "admin operator"
+    with tokens._lock:  # an earlier look at the files still waits for the disk
+        clock.now = 2.0
+        asyncio.run(tokens.refresh())
+        assert role(tokens, old) == "admin operator"
+
+
 def test_other_settings_replace_the_tokens_or_change_nothing(tmp_path: Path) -> None:
     tokens = AdminTokens(settings_with(tmp_path, admin_token="one-" + LONG), tmp_path, LONG)
     tokens.apply(settings_with(tmp_path, admin_token="two-" + LONG))

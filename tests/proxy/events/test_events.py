@@ -11,12 +11,24 @@ import pytest
 from knapcache import Cache
 from knapcache.cache.cache import internal_of
 from knapcache.proxy.events import events as subject
-from knapcache.proxy.events.events import MAX_TEXT, EventBuffer, Note
+from knapcache.proxy.events.events import MAX_TEXT, EventBuffer, Note, UpstreamTry
 from knapcache.proxy.events.pipeline import EventPipeline
 from knapcache.proxy.events.recent import MAX_RECENT, RecentRequests
 from knapcache.proxy.features import Features
 from knapcache.proxy.settings import Settings
 from tests.support.events import EventList, SampleNote, SamplePart, event, traffic
+
+
+@pytest.mark.parametrize(
+    ("attempts", "error", "text"),
+    [
+        ((503, 0), "", "a: status 503, no response"),
+        ((), "", "a: "),
+        ((503,), "connection refused", "a: connection refused"),
+    ],
+)
+def test_why_an_upstream_failed_in_words(attempts: tuple[int, ...], error: str, text: str) -> None:
+    assert UpstreamTry("a", attempts, error, 0.0).text == text
 
 
 def test_a_flush_passes_every_event_once_to_every_consumer() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import re
@@ -14,13 +15,22 @@ from typing import Any
 import httpx
 import pytest
 
+from knapcache.exchange.exchange import make_exchange, parse_request
+from knapcache.model import Endpoint
 from knapcache.proxy.events.events import Event
-from knapcache.proxy.upstream.upstream import PassiveHealth
-from knapcache.proxy.upstream.upstreams import Balance, GroupMember, UpstreamGroup
+from knapcache.proxy.http.access import RequestHead
+from knapcache.proxy.http.auth import Principal
+from knapcache.proxy.http.sending import UpstreamSender
+from knapcache.proxy.http.substitution import SubstituteSender
+from knapcache.proxy.settings.endpoints import UpstreamSettings
+from knapcache.proxy.upstream.upstream import HealthState, PassiveHealth, Upstream
+from knapcache.proxy.upstream.upstreams import Balance, GroupMember, UpstreamGroup, group_of_one
 from knapcache.testing import FakeUpstream
 from tests.support.running_proxy import RunningProxy
+from tests.support.timing import async_wait_until
 
 FIRST, SECOND = "first", "zweitér"
+BODY = b'{"model": "large", "messages": [{"role": "user", "content": "hi"}]}'
 questions = itertools.count()
 
 
@@ -175,6 +185,38 @@ def test_an_open_upstream_gets_no_requests_until_its_probe(pair: Pair) -> None:
     assert pair.ask().headers["x-knapcache-upstream"] == FIRST
     assert pair.event().open_until == 0.0
     assert pair.ask().headers["x-knapcache-upstream"] == FIRST
+
+
+async def test_a_probe_whose_caller_leaves_says_nothing_about_the_upstream() -> None:
+    """The next request is the probe then. Otherwise the upstream would get none for a minute."""
+    with FakeUpstream(delay=60.0) as fake:
+        upstream = Upstream(UpstreamSettings.model_validate({"name": FIRST, "url": fake.openai_url, "proxy": ""}))
+        upstream.health.open_until = 1.0
+        head = RequestHead({}, Principal("anonymous", "", None))
+        exchange = make_exchange(Endpoint.CHAT, {}, BODY, parse_request(BODY), None, {})
+        sender = UpstreamSender(group_of_one(upstream), head, exchange, "large", b"")
+        sending = asyncio.create_task(sender.send(BODY))
+        await async_wait_until(lambda: fake.calls)
+        assert not upstream.health.available(time.monotonic())
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        assert upstream.health.state(time.monotonic()) is HealthState.HALF_OPEN
+        assert upstream.health.available(time.monotonic())
+        upstream.client.close()
+        fake.stop_stalling()
+
+
+async def test_a_substitute_may_answer_a_request_for_a_stream_without_one() -> None:
+    with FakeUpstream() as fake:
+        upstream = Upstream(UpstreamSettings.model_validate({"name": FIRST, "url": fake.openai_url, "proxy": ""}))
+        exchange = make_exchange(Endpoint.CHAT, {}, BODY, parse_request(BODY), None, {})._replace(stream=True)
+        head = RequestHead({}, Principal("anonymous", "", None))
+        sender = SubstituteSender(group_of_one(upstream), head, exchange, "large", b"")
+        sender.accepts = lambda answer: answer is not None
+        response = await sender.send(BODY)
+        assert json.loads(await response.read())["choices"]
+        upstream.client.close()
 
 
 def test_hits_do_not_name_an_upstream(pair: Pair) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from knapcache.cache.purging import purge_conditions
 from knapcache.proxy.http.fast_path import MAX_LENGTH as MAX_BODY
-from knapcache.proxy.http.limited_protocol import LimitedProtocol
+from knapcache.proxy.http.limited_protocol import HEAD, LimitedProtocol
 from knapcache.proxy.settings.endpoints import TenantSettings
 from knapcache.testing import FakeUpstream
 from tests.support.events import EventList
@@ -167,6 +167,30 @@ def test_an_incomplete_request_is_dropped(proxy: RunningProxy) -> None:
     connection.socket.sendall(request("hello")[:-5])
     connection.socket.close()
     assert warm(proxy, "other").outcome_and_text(request("hello"))[0] == "hit"
+
+
+def test_a_head_of_which_as_many_bytes_as_the_limit_arrive_later_is_not_refused(
+    proxy: RunningProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bytes of its first read are not counted."""
+    reads = list[tuple[int, LimitedProtocol]]()
+    check = LimitedProtocol._check_incomplete
+
+    def checking(protocol: LimitedProtocol, size: int) -> None:
+        check(protocol, size)
+        reads.append((size, protocol))
+
+    monkeypatch.setattr(LimitedProtocol, "_check_incomplete", checking)
+    connection = RawConnection(proxy)
+    connection.socket.sendall(b"GET / HTTP/1.1\r\nx: ")
+    wait_until(lambda: reads)
+    protocol = reads.pop()[1]
+    limit = protocol._connections.max_headers
+    connection.socket.sendall(b"a" * limit)
+    wait_until(lambda: sum(size for size, _ in reads) == limit)
+    assert protocol.state is HEAD
+    connection.socket.sendall(b"a")
+    assert b" 431 " in connection.socket.recv(100)
 
 
 def test_a_repeated_head_is_not_parsed_again(

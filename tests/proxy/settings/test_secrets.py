@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
@@ -11,7 +12,21 @@ from pathlib import Path
 import pytest
 
 from knapcache import InvalidInput
-from knapcache.proxy.settings.secrets import SECRET, TOKEN, admin_token, data_directory, digest_of, server_secret
+from knapcache.proxy.settings.secrets import (
+    ID,
+    SECRET,
+    TOKEN,
+    admin_token,
+    append_all,
+    check_data_directory,
+    data_directory,
+    digest_of,
+    open_private,
+    proxy_id,
+    replace_token,
+    server_secret,
+    write_token,
+)
 
 
 def mode(path: Path) -> int:
@@ -98,7 +113,7 @@ def test_a_damaged_token_is_rejected(tmp_path: Path) -> None:
 def test_an_unusable_directory_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(InvalidInput, match="cannot create the data directory"):
+        with pytest.raises(InvalidInput, match="file is a file; the data directory must be a directory"):
             data_directory(path)
     (tmp_path / SECRET).mkdir()
     with pytest.raises(InvalidInput, match="cannot read or create"):
@@ -119,6 +134,51 @@ def test_a_read_only_directory_is_rejected(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(InvalidInput, match="this user cannot write to"):
         data_directory(tmp_path)
+
+
+def test_a_missing_directory_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"cannot read the data directory .*: No such file"):
+        check_data_directory(tmp_path / "missing")
+
+
+def test_the_id_of_a_proxy_is_created_once_and_never_repaired(tmp_path: Path) -> None:
+    found = proxy_id(tmp_path)
+    assert len(found) == 16
+    assert proxy_id(tmp_path) == found
+    (tmp_path / ID).write_text("no id\n")
+    with pytest.raises(InvalidInput, match="must be 16 hex digits; delete it"):
+        proxy_id(tmp_path)
+
+
+def test_a_file_that_cannot_be_replaced_stays(tmp_path: Path) -> None:
+    (tmp_path / TOKEN).mkdir()
+    with pytest.raises(IsADirectoryError):
+        replace_token(tmp_path / TOKEN)
+    assert [path.name for path in tmp_path.iterdir()] == [TOKEN], "temporary files are left"
+    with pytest.raises(InvalidInput, match="cannot read or create"):
+        write_token(tmp_path, "a-token")
+    (tmp_path / TOKEN).rmdir()
+    for token in ("a-token", "a-token", "another-token"):
+        write_token(tmp_path, token)
+        assert (tmp_path / TOKEN).read_text() == f"{token}\n"
+
+
+def test_data_is_appended_as_a_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, write = tmp_path / "file", os.write
+    descriptor, sizes = open_private(path, os.O_RDWR | os.O_CREAT | os.O_APPEND), [3, 4]
+
+    def write_some(file: int, data: bytes) -> int:
+        if not sizes:
+            raise OSError(errno.ENOSPC, "full")
+        return write(file, data[: sizes.pop()])
+
+    monkeypatch.setattr(os, "write", write_some)
+    append_all(descriptor, b"1234567", 0)
+    sizes.append(2)
+    with pytest.raises(OSError, match="full"):
+        append_all(descriptor, b"890", 7)
+    os.close(descriptor)
+    assert path.read_bytes() == b"1234567"
 
 
 def test_a_digest_is_the_sha256_of_the_key() -> None:

@@ -278,15 +278,15 @@ def test_an_idle_connection_that_the_server_closes_is_not_used(run: Run, outcome
 
 
 def test_connections_are_closed_after_keep_alive_seconds(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "KEEP_ALIVE", 0.15)
+    monkeypatch.setattr(client_module, "KEEP_ALIVE", 1.0)
 
     async def scenario() -> None:
         async with client_harness(respond_always(OK)) as harness:
             await asyncio.gather(*(harness.get() for _ in range(5)))
             assert len(harness.client) == 5
-            for _ in range(10):  # uses one of them; the others expire
-                with within(0.15, "the time between two requests"):
-                    await asyncio.sleep(0.03)
+            while len(harness.client) > 1:  # uses one of them; the others expire
+                with within(1.0, "the time between two requests"):
+                    await asyncio.sleep(0.1)
                     assert await harness.get() == (200, b"hi")
             assert len(harness.client) == 1
             await async_wait_until(lambda: not len(harness.client))

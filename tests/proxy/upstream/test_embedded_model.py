@@ -23,7 +23,7 @@ from knapcache.errors import InvalidInput, MissingExtra, install_command
 from knapcache.model import Endpoint
 from knapcache.price.meter import USD_PER_SECOND, Meter
 from knapcache.proxy.upstream import embedded_model as embedded_model
-from knapcache.proxy.upstream.embedded_model import EmbeddedModel
+from knapcache.proxy.upstream.embedded_model import EmbeddedModel, check_loading
 from knapcache.wire import FORMATS, StreamCollector
 from tests.support.processes import has_ended
 from tests.support.timing import async_wait_until, wait_until
@@ -212,6 +212,21 @@ def test_missing_packages_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(MissingExtra, match=re.escape(f"xllamacpp: {install_command('local')}")):
         EmbeddedModel(tmp_path)
+
+
+async def test_a_missing_system_library_is_named_with_its_package(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    check_loading()
+    message = "libgomp.so.1: cannot open shared object file"
+    (tmp_path / "xllamacpp.py").write_text(f"raise ImportError({message!r})\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    expected = re.escape(f"the local model does not start: {message}; install Debian's package libgomp1")
+    with pytest.raises(MissingExtra, match=expected):
+        check_loading()
+    async with running(EmbeddedModel()) as model:
+        with pytest.raises(ConnectionError, match=expected):
+            await model.ready()
 
 
 def test_invalid_settings_are_refused(tmp_path: Path) -> None:

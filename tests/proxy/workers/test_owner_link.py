@@ -164,7 +164,7 @@ def test_workers_end_when_their_parent_is_killed(start: Start) -> None:
 
 
 def test_two_proxies_do_not_share_a_directory(start: Start, upstream: FakeUpstream) -> None:
-    workers = start(3)
+    workers = start(2)
     command = [sys.executable, "-m", "knapcache", "serve", "--path", str(workers.folder), "--port", "0"]
     command += ["--upstream", upstream.openai_url]
     second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -189,6 +189,17 @@ def test_events_cross_processes_by_name() -> None:
     without = decode_message(sent, {"plain": SampleNote}, {})
     assert (without.notes, without.dropped) == ([payment], 7 + 2 + 2), "of features that are off here"
     assert [one.parts for one in without.events[-3:]] == [{}, {"plain": SampleNote(3)}, {}]
+
+
+def test_a_full_queue_drops_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owner_link, "MAX_BUFFERED", 4)
+    monkeypatch.setattr(owner_link, "MAX_NOTES", 3)
+    client, events = OwnerClient(tmp_path), traffic(7)
+    notes = [("sample", SampleNote(k)) for k in range(5)]
+    for first in range(0, 7, 2):
+        client.consume(events[first : first + 2])
+        client.consume_notes(notes[first : first + 2])
+    assert (client._unsent, client.unsent_notes, client._dropped) == (events[:4], notes[:3], 3 + 2)
 
 
 def test_a_worker_without_an_owner_keeps_few_long_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

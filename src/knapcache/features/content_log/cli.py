@@ -26,14 +26,15 @@ commands use its file in the data directory, also while the proxy runs."""
 SEARCH = """Print the newest lines that meet every condition. TEXT are words that must all occur in the system prompt,
 the last user text or the answer. "several words" in double quotes are one phrase; word* is the beginning of a word."""
 EXPORT = """Write the lines that meet every condition, oldest first. jsonl: what `knapcache replay` and `knapcache plan`
-read with --key key --size size --cost cost. evals: samples of OpenAI's evals, each different request once. parquet: a
-table for `replay` and `plan`, which needs knapcache[lab]. Lines that a format cannot use are left out and counted."""
+read with --key-fields key --size size --cost cost. evals: samples of OpenAI's evals, each different request once.
+parquet: a table for `replay` and `plan`, which needs knapcache[lab]. Lines that a format cannot use are left out and
+counted."""
 PURGE = """Delete the lines that meet every condition, and overwrite their text in the file. On a terminal you are asked
 to confirm. The entries of the cache stay: `knapcache purge` removes those, and no lines of the log."""
 EXAMPLES = r"""examples:
   knapcache log search refund policy --outcome miss --since 2d
   knapcache log export --output log.jsonl
-  knapcache plan log.jsonl --key key --size size --cost usd
+  knapcache plan log.jsonl --key-fields key --size size --cost usd
   knapcache log export --format evals --model 'gpt-4o*' > samples.jsonl
   knapcache log purge --tenant acme --before 2026-01-31
 """

@@ -78,7 +78,7 @@ def execute(args: argparse.Namespace) -> None:
     if args.plot is not None:
         new_figure()  # raises MissingExtra
     plot = OutputFile(Path(args.plot)) if args.plot is not None else None
-    out = OutputFile(Path(args.json)) if args.json not in (None, "-") else None
+    out = options.JsonOutput(args.json)
     name = trace_options.trace_name(args.trace)
     with progress_bar() as bar:
         task = bar.add_task(f"reading {name}", total=None)
@@ -102,12 +102,8 @@ def execute(args: argparse.Namespace) -> None:
     if plot:
         plot.write(figure_png(bills, name))
         paths.append(plot.path)
-    if args.json == "-":
-        print(text, end="")
+    if out.write(text, paths):
         return
-    if out:
-        out.write(text)
-        paths.append(out.path)
     print_text(facts(trace, tariff, upgrades=not args.no_upgrade))
     print_table(rows)
     for path in paths:

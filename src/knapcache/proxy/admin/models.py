@@ -340,7 +340,8 @@ def parse(model: type[M], values: Any) -> M:
 
 def _first_problem(model: type[RequestModel], error: ValidationError) -> str:
     first = error.errors(include_url=False, include_context=False)[0]
-    name = ".".join(str(part) for part in first["loc"])
+    # Fields are flat. Further texts in the location are pydantic's names of a union's members.
+    name = ".".join(str(part) for k, part in enumerate(first["loc"]) if k == 0 or isinstance(part, int))
     if first["type"] == "extra_forbidden":
         return f"unknown name {name[:40]!r}; known names: {', '.join(model.model_fields) or 'none'}"
     message = first["msg"].removeprefix("Value error, ")

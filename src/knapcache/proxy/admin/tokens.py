@@ -74,7 +74,6 @@ class AdminTokens:
         self._stamps: dict[Path, Stamp | None] = {}
         """By file: what it was when its token was read. None: the token could not be read."""
         self._identities: dict[bytes, Identity] = {}
-        self._next_check = 0.0
         with self._lock:
             self._load(strict=True)
         self._next_check = clock() + CHECK_INTERVAL

@@ -43,6 +43,8 @@ Fetch = Callable[[Exchange], Awaitable[Fetched | None]]
 S = TypeVar("S", bound=UpstreamSender)
 MAX_FETCHES = 3
 """How often a request is fetched: a shared call may be refused because of another caller, or fail."""
+EVENTS_AT_ONCE = 256
+"""Events of a request with many items that are recorded without a pause."""
 
 
 class Call:
@@ -228,8 +230,10 @@ class Call:
             event = self._record.event("stale", status, answers[0])
             background.add_done_callback(lambda task: self._end_refresh(task, event, answers[0]))
             return
-        for answer in answers:
+        for k, answer in enumerate(answers):
             self._record.append("failed" if fetched.failed else answer.outcome, status, answer, cost)
+            if k % EVENTS_AT_ONCE == EVENTS_AT_ONCE - 1:
+                await asyncio.sleep(0)
             cost = NOTHING  # of several embeddings, the first has it
         if not answers:
             too_long = isinstance(fetched, LiveStream) and fetched.overflowed

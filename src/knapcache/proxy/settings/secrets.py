@@ -52,6 +52,8 @@ def data_directory(path: Path) -> Path:
         for folder in (*reversed(path.parents), path):  # not parents=True: those would get the umask's mode
             if not folder.is_dir():
                 folder.mkdir(mode=0o700, exist_ok=True)
+    except FileExistsError:
+        raise InvalidInput(f"path: {folder} is a file; the data directory must be a directory") from None
     except OSError as error:
         raise InvalidInput(f"path: cannot create the data directory {path}: {reason_text(error)}") from None
     check_data_directory(path)
@@ -64,6 +66,8 @@ def check_data_directory(path: Path) -> None:
         found = path.stat()
     except OSError as error:
         raise InvalidInput(f"path: cannot read the data directory {path}: {reason_text(error)}") from None
+    if not stat.S_ISDIR(found.st_mode):
+        raise InvalidInput(f"path: {path} is a file; the data directory must be a directory")
     if found.st_uid not in (os.geteuid(), 0):
         raise InvalidInput(
             f"path: {path} belongs to another user (uid {found.st_uid}); it must belong to the proxy's user "

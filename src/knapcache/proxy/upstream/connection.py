@@ -116,11 +116,8 @@ class Connection(asyncio.Protocol):
         that yet.
         """
         if self._poll is None:
-            sock = self.transport.get_extra_info("socket")
-            if sock is None:
-                return False
             self._poll = select.poll()
-            self._poll.register(sock.fileno(), select.POLLIN)
+            self._poll.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
         return bool(self._poll.poll(0))
 
     def release(self) -> None:

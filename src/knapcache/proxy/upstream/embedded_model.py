@@ -25,6 +25,7 @@ import asyncio
 import contextlib
 import importlib.util
 import logging
+import subprocess
 import sys
 from pathlib import Path
 from typing import Literal
@@ -81,6 +82,15 @@ def require_xllamacpp() -> None:
     """Raise MissingExtra if the package that runs the model is not installed."""
     if importlib.util.find_spec("xllamacpp") is None:
         raise MissingExtra(f"the local model needs xllamacpp: {install_command('local')}")
+
+
+def check_loading() -> None:
+    """Raise MissingExtra if xllamacpp cannot be loaded, in a process of its own: a system library may be missing."""
+    command = [sys.executable, "-P", model_server.__file__]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        reason = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        raise MissingExtra(f"the local model does not start: {reason[0]}")
 
 
 class EmbeddedModel:

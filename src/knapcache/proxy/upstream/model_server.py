@@ -55,8 +55,23 @@ def exit_with_parent() -> None:
     os._exit(0)
 
 
+def load_library() -> str:
+    """Import xllamacpp. Return why that is not possible, or an empty string."""
+    try:
+        import xllamacpp  # noqa: F401
+    except ImportError as error:
+        hint = "; install Debian's package libgomp1, or libgomp of another distribution"
+        return f"{error}{hint if 'libgomp' in str(error) else ''}"
+    return ""
+
+
 def main(argv: Sequence[str]) -> int:
-    """Run the child: serve, print the address, and wait for the end of stdin."""
+    """Run the child: serve, print the address, wait for the end of stdin. Without arguments, only load xllamacpp."""
+    if problem := load_library():
+        print(problem, file=sys.stderr)
+        return 1
+    if not argv:
+        return 0
     watcher = threading.Thread(target=exit_with_parent, daemon=True)
     watcher.start()
     if hasattr(os, "nice"):  # not on Windows

@@ -64,6 +64,15 @@ def test_cards_have_a_check_digit(text: str, found: str) -> None:
     assert ALL.text(text) == found
 
 
+@pytest.mark.parametrize("length", range(12, 21))
+def test_cards_have_13_to_19_digits(length: int) -> None:
+    def checks(number: str) -> bool:  # Luhn's check digit
+        return sum(sum(divmod(int(digit) * (1 + k % 2), 10)) for k, digit in enumerate(reversed(number))) % 10 == 0
+
+    number = next(number for last in range(10) if checks(number := "4" + "7" * (length - 2) + str(last)))
+    assert ALL.text(number) == ("[card]" if 13 <= length <= 19 else number)
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from knapcache.features.prefix.feature import BODY_DIGESTS
+from knapcache.features.prefix.tier import KEY_PREFIX
 from tests.features.prefix.serving.conftest import SONNET, StartTier, TieredProxy
 from tests.support.timing import wait_until
 
@@ -293,15 +294,28 @@ def test_breakpoints_are_placed_where_the_next_request_reads_them(start_tier: St
     assert [event.predicted for event in events[SURE:]] == [request.charge.read for request in ledger[SURE:]]
 
 
-def test_earlier_models_get_a_stable_cache_key(start_tier: StartTier) -> None:
+@pytest.mark.parametrize("families", [1, 4096])
+def test_earlier_models_get_a_stable_cache_key(
+    start_tier: StartTier, monkeypatch: pytest.MonkeyPatch, families: int
+) -> None:
+    monkeypatch.setattr("knapcache.features.prefix.tier.MAX_FAMILIES", families)
     tier = start_tier("on", kind="openai")
     for turn in range(1, 4):
         assert tier.post(chat(turn, "gpt-5"), path=CHAT).status == 200
     assert tier.post(chat(4, "gpt-5", prompt_cache_key="mine"), path=CHAT).status == 200
+    for system in ("t", "s"):
+        other = chat(1, "gpt-5")
+        other["messages"][0]["content"] = system * 500
+        other["temperature"] = 0.5  # it is no hit
+        assert tier.post(other, path=CHAT).status == 200
     keys = [call.body["prompt_cache_key"] for call in tier.provider.calls]
-    assert len(set(keys[:3])) == 1
-    assert keys[3] == "mine"
-    assert [request.charge.read > 0 for request in tier.provider.ledger] == [False, True, True, False]
+    assert keys == [keys[0]] * 3 + ["mine", keys[4], keys[0]]
+    assert keys[0].startswith(KEY_PREFIX)
+    assert keys[4].startswith(KEY_PREFIX)
+    assert keys[4] != keys[0]
+    (found,) = tier.proxy.proxy.features.get("prefix").tiers.values()
+    assert len(found._families) == min(2, families)
+    assert [request.charge.read > 0 for request in tier.provider.ledger] == [False, True, True, False, False, True]
 
 
 @pytest.mark.parametrize("fields", [{"prompt_cache_options": {"mode": "implicit"}}, {"prompt_cache_key": "mine"}])
