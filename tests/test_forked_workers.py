@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.support.pytest_process import FORKED, run_pytest
 
 CONFTEST = """
@@ -47,6 +49,17 @@ import pathlib, time
 def test_waits(program):
     pathlib.Path("waiting").touch()
     time.sleep(60)
+"""
+IGNORES_THE_INTERRUPT = """
+import pathlib, time
+import pytest
+
+def test_ignores_the_interrupt(program):
+    pathlib.Path("waiting").touch()
+    try:
+        time.sleep(60)
+    except KeyboardInterrupt:
+        pytest.skip("a report that is larger than a pipe" * 10_000)
 """
 WRONG = """
 import pathlib, time
@@ -95,11 +108,12 @@ def test_a_worker_that_ends_early_fails_the_run_and_is_named(tmp_path: Path) -> 
     assert "a worker ended with -9 in test_crash.py::test_that_ends_its_process" in shown
 
 
-def test_the_run_ends_at_the_first_failure_if_asked_and_closes_fixtures(tmp_path: Path) -> None:
+@pytest.mark.parametrize("other", [WAITS, IGNORES_THE_INTERRUPT])
+def test_the_run_ends_at_the_first_failure_if_asked_and_closes_fixtures(other: str, tmp_path: Path) -> None:
     folder = tmp_path / "tests"
     folder.mkdir()
     (folder / "conftest.py").write_text(CONFTEST)
-    (folder / "test_waits.py").write_text(WAITS)
+    (folder / "test_waits.py").write_text(other)
     (folder / "test_wrong.py").write_text(WRONG)
     code, shown = run_pytest(tmp_path, *FORKED, "-x")
     assert code == 1

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from matplotlib import image
 
+from knapcache.cli.experiment import option_name
 from knapcache.cli.main import build_parser, main
 from knapcache.cli.options import RENAMED, with_new_names
 from knapcache_experiments.catalogue import EXPERIMENTS
@@ -189,7 +190,7 @@ def test_help_lists_every_setting_with_its_default(name: str, capsys: Captured) 
         assert option in text
     for field in dataclasses.fields(EXPERIMENTS[name].settings):
         default = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else str(field.default)
-        described = text[text.index(f"--{field.name.replace('_', '-')} ", text.index("settings:")) :]
+        described = text[text.index(f"{option_name(field)} ", text.index("settings:")) :]
         shown = re.search(r"\(default: ([^)]*)\)", described)
         assert shown
         assert shown[1].replace(" ", "") == default

@@ -51,6 +51,8 @@ class Controller:
             reports, sender = Pipe(duplex=False)
             pid = os.fork()
             if pid == 0:
+                for reader in (reports, *self._running):
+                    reader.close()
                 Worker(session, self._files, numbers, sender).run(k)
             sender.close()
             self._running[reports] = pid
@@ -68,7 +70,8 @@ class Controller:
                     if self._session.shouldstop:
                         raise self._session.Interrupted(self._session.shouldstop)
         finally:
-            for pid in self._running.values():
+            for reports, pid in self._running.items():
+                reports.close()  # a worker that waits for space in the pipe would never end
                 os.kill(pid, signal.SIGINT)
             for pid in self._running.values():
                 os.waitpid(pid, 0)
@@ -108,7 +111,7 @@ class Worker:
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             self._session.config.hook.pytest_unconfigure(config=self._session.config)
             code = 0
-        except KeyboardInterrupt:  # the run stops
+        except (KeyboardInterrupt, BrokenPipeError):  # the run stops
             self._session._setupstate.teardown_exact(None)
         except BaseException:
             traceback.print_exc()

@@ -50,13 +50,9 @@ def _add_common_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_setting(group: Any, field: dataclasses.Field[Any]) -> None:
-    """Add one field of the experiment's settings as an option of the type of its default.
-
-    An option that other commands have has the same name here (options.RENAMED).
-    """
+    """Add one field of the experiment's settings as an option of the type of its default."""
     default = field.default
-    name = f"--{field.name.replace('_', '-')}"
-    name = options.RENAMED.get(name, (name,))[0]
+    name = option_name(field)
     if isinstance(default, bool):
         text = f"{field.metadata['help']} (default: {default})"
         group.add_argument(name, dest=field.name, action="store_true", default=argparse.SUPPRESS, help=text)
@@ -70,6 +66,12 @@ def _add_setting(group: Any, field: dataclasses.Field[Any]) -> None:
         metavar="LIST" if isinstance(default, tuple) else type(default).__name__.upper(),
         help=f"{field.metadata['help']} (default: {shown})".replace("%", "%%"),
     )
+
+
+def option_name(field: dataclasses.Field[Any]) -> str:
+    """Return the option of a field of settings: its own name, or the one that other commands have for it."""
+    name = f"--{field.name.replace('_', '-')}"
+    return options.RENAMED.get(name, (name,))[0]
 
 
 def _parser_for(default: Any) -> Callable[[str], Any]:

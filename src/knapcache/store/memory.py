@@ -20,9 +20,9 @@ from typing import Final
 
 from knapcache.errors import CorruptState, InvalidInput, StoreError
 from knapcache.store.base import C, Clock, Done, Entry, EntryInfo, StoreOptions, Totals, wall_clock
-from knapcache.store.validation import content_size, encode_fields, validate_entry, validate_key
 from knapcache.store.decoded_entries import DecodedEntries
 from knapcache.store.packed import RECORD_OVERHEAD, expiry_of, pack, size_of, unpack, unpack_info
+from knapcache.store.validation import content_size, encode_fields, validate_entry, validate_key
 
 OVERHEAD = RECORD_OVERHEAD + 512
 MIN_SIZE_LIMIT = 64 << 10

@@ -18,13 +18,13 @@ from collections.abc import Iterator, Mapping
 
 from knapcache.errors import NotOwner, StoreError
 from knapcache.store.base import Entry
-from knapcache.store.validation import validate_key
 from knapcache.store.redis import layout, scripts
 from knapcache.store.redis.membership import Membership
 from knapcache.store.redis.server import ServerAway
 from knapcache.store.redis.urls import MAX_SHARDS
 from knapcache.store.redis.writer import QueuedChange
 from knapcache.store.sqlite.rows import Sealer
+from knapcache.store.validation import validate_key
 
 OWNER_REQUEST = b"q"
 """The message of a request to the owner; other arrivals name a shard."""

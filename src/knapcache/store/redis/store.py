@@ -22,8 +22,17 @@ from concurrent.futures import Future
 from typing import Final, Self
 
 from knapcache.errors import StoreError
-from knapcache.store.base import NOT_IN_MEMORY, Clock, Entry, EntryInfo, NotInMemory, StoreOptions, Totals, expired, wall_clock
-from knapcache.store.validation import content_size, encode_fields, validate_entry, validate_key
+from knapcache.store.base import (
+    NOT_IN_MEMORY,
+    Clock,
+    Entry,
+    EntryInfo,
+    NotInMemory,
+    StoreOptions,
+    Totals,
+    expired,
+    wall_clock,
+)
 from knapcache.store.encryption import Encryption
 from knapcache.store.redis import layout, records
 from knapcache.store.redis.call_counts import CallCounts
@@ -37,6 +46,7 @@ from knapcache.store.redis.server_state import CLOSED, ServerState
 from knapcache.store.redis.urls import Address, parse
 from knapcache.store.redis.writer import QueuedChange, ServerWriter
 from knapcache.store.sqlite.rows import Sealer
+from knapcache.store.validation import content_size, encode_fields, validate_entry, validate_key
 
 MAX_NEAR = 64 << 20
 

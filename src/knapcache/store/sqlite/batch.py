@@ -20,10 +20,10 @@ import apsw
 
 from knapcache.errors import StoreError
 from knapcache.store.base import C, Change, Done, Entry, Totals
-from knapcache.store.validation import Fields, content_size, encode_fields, validate_entry, validate_key
 from knapcache.store.sqlite.layout import DiskLayout, entry_size, operation_frames, snapshot_frames
 from knapcache.store.sqlite.rows import INSERT, Sealer
 from knapcache.store.sqlite.snapshot_rows import SnapshotRow, rows_of
+from knapcache.store.validation import Fields, content_size, encode_fields, validate_entry, validate_key
 
 MAX_ROWS, MAX_BYTES = 256, 1 << 20
 """Rows of one insertion, and bytes of their content. SQLite copies them."""

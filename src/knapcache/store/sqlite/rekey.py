@@ -23,7 +23,6 @@ import apsw
 
 from knapcache.errors import NotOwner, StoreError
 from knapcache.store.base import Entry
-from knapcache.store.validation import content_size
 from knapcache.store.encryption import Encryption
 from knapcache.store.sqlite.database import (
     SECRET_ROW,
@@ -42,6 +41,7 @@ from knapcache.store.sqlite.owner_lock import OwnerLock
 from knapcache.store.sqlite.rows import COLUMNS, INSERT, PUT_STATE, Sealer
 from knapcache.store.sqlite.snapshot_rows import load, put_row, rows_of
 from knapcache.store.sqlite.spool import Spool
+from knapcache.store.validation import content_size
 
 ROWS_PER_TRANSACTION = 64
 Progress = Callable[[int, int], object]

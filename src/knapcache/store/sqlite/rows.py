@@ -36,8 +36,8 @@ from typing import Any
 import orjson
 
 from knapcache.store.base import KEY_BYTES, Entry, EntryInfo
-from knapcache.store.validation import Fields, encode_fields
 from knapcache.store.encryption import Encryption, value_overhead
+from knapcache.store.validation import Fields, encode_fields
 
 COLUMNS = "seal, key, size, cost, seconds, created, expires, tenant, model, meta, request, payload"
 INFO_COLUMNS = "id, seal, key, size, cost, seconds, created, expires, tenant, model, meta"

@@ -25,8 +25,8 @@ import orjson
 
 from knapcache.errors import StoreError
 from knapcache.store.base import Entry
-from knapcache.store.validation import validate_key
 from knapcache.store.sqlite.rows import Sealer
+from knapcache.store.validation import validate_key
 
 MAX_COUNTED_KEYS = 4096
 _MAX_COUNT = 2**32 - 1

@@ -23,7 +23,6 @@ from typing import Final, Self
 
 from knapcache.errors import CorruptState, InvalidInput, NotOwner, StoreError
 from knapcache.store.base import NOT_IN_MEMORY, C, Change, Done, Entry, EntryInfo, NotInMemory, StoreOptions, Totals
-from knapcache.store.validation import content_size, validate_entry, validate_key
 from knapcache.store.encryption import Encryption
 from knapcache.store.memory_tier import MemoryTier
 from knapcache.store.sqlite import layout
@@ -36,6 +35,7 @@ from knapcache.store.sqlite.recovery import DatabaseOpener, SqliteOptions
 from knapcache.store.sqlite.rows import Sealer
 from knapcache.store.sqlite.spool import Spool
 from knapcache.store.sqlite.writer import Writer
+from knapcache.store.validation import content_size, validate_entry, validate_key
 
 MAX_MEMORY_TIER = 64 << 20
 DEFAULT_OPTIONS = SqliteOptions()

@@ -16,6 +16,8 @@ too many of them replace rows, it divides the transaction.
 A transaction that fails is retried change by change, unless the file is locked (each retry would wait as well) or
 damaged (it is quarantined, and the changes go into the new file). The evictions of a failed change are late, not
 refused: they are hidden from readers, and every transaction makes them first until one succeeds.
+
+This file is long because the queue, its transactions and their failures change the same state.
 """
 
 from __future__ import annotations
