@@ -1,4 +1,4 @@
-"""Names that `Cache` had before 0.2.0: they work, and warn."""
+"""Names that `Cache` had before 1.0: they work, and warn."""
 
 from __future__ import annotations
 

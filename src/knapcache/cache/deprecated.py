@@ -1,4 +1,4 @@
-"""Names that `Cache` had before 0.2.0. They work until 2.0, with a DeprecationWarning that says what to use instead.
+"""Names that `Cache` had before 1.0. They work until 2.0, with a DeprecationWarning that says what to use instead.
 
 Caches have the type Any here: `cache.py` imports this module.
 """
