@@ -22,8 +22,8 @@ from _results import Row, target
 from knapcache.lab.executors import sweep
 from knapcache.lab.figures import new_figure, style
 from knapcache.lab.grid import GridCell, run_cell
-from knapcache.lab.worlds import DEVELOPMENT, HELD_OUT, UNRESTRICTED, draw_world
 from knapcache.policy import registry
+from knapcache_experiments.worlds import DEVELOPMENT, HELD_OUT, UNRESTRICTED, draw_world
 
 SETS = {"development": DEVELOPMENT, "held-out": HELD_OUT, "unrestricted": UNRESTRICTED}
 """Sets of worlds and their seeds. The unrestricted worlds have no targets; they run with "all"."""

@@ -10,9 +10,10 @@ and the PFOO-L bound (`pfoo`), which no cache can beat. The share of the gap tha
     (lru − policy) / (lru − pfoo)        over several cells: ratio of the sums, because some cells have almost no gap
 
 Public traces are read from $KNAPCACHE_TRACES, by default ../shared/data; missing ones are reported and skipped.
-Synthetic traffic (lab/traffic.py) and random worlds (lab/worlds.py, _worlds.py) guard against a policy tuned to a few
-files. One policy, the --subject, has targets. Worlds of the held-out seeds are for final results: while you develop a
-policy, run --worlds development. A mixture of two traces in one cache is compared with a cache for each (_mixture.py).
+Synthetic traffic (lab/traffic.py) and random worlds (knapcache_experiments/worlds.py, _worlds.py) guard against a
+policy tuned to a few files. One policy, the --subject, has targets. Worlds of the held-out seeds are for final
+results: while you develop a policy, run --worlds development. A mixture of two traces in one cache is compared with a
+cache for each (_mixture.py).
 
 Prints tables; writes policies.json, policies.png and policies_worlds.png to DIR. The file holds no times: equal
 decisions give an equal file. --markdown prints the tables of docs/background/policies.md from such a file and runs

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from knapcache.lab.traffic import KINDS
-from knapcache.lab.worlds import DEVELOPMENT, HELD_OUT, REQUESTS, UNRESTRICTED
 from knapcache.policy import registry
 from knapcache_experiments.catalogue import EXPERIMENTS
+from knapcache_experiments.worlds import DEVELOPMENT, HELD_OUT, REQUESTS, UNRESTRICTED
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "experiments" / "results"

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from knapcache.lab.trace import Floats, Trace
-from knapcache.lab.worlds import draw_world
 from knapcache.policy.adaptive.experts import EXPERT_COUNT
 from knapcache.policy.adaptive.policy import CHECK_EVERY, Adaptive
 from knapcache.policy.adaptive.tournament import (
@@ -17,6 +16,7 @@ from knapcache.policy.adaptive.tournament import (
     PREFERENCE,
     WINDOWS,
 )
+from knapcache_experiments.worlds import draw_world
 
 LIMIT = CLEAR_LEAD * PREFERENCE
 """1 − ε: after a check no expert's loss is below this share of the leader's."""

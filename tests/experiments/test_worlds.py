@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from knapcache.errors import InvalidInput
-from knapcache.lab import worlds
 from knapcache.lab.replay import replay
 from knapcache.lab.trace import Floats, Ints, Trace
 from knapcache.policy import registry
+from knapcache_experiments import worlds
 
 REQUESTS = 5000
 
