@@ -100,6 +100,8 @@ class Substitute(NamedTuple):
 
     model: str
     upstream: Upstream
+    terms: str = ""
+    """On what its answers depend beside request and model. It is a part of their key."""
 
 
 class BodyEditor(Protocol):

@@ -137,6 +137,10 @@ def test_two_processes_that_append_count_every_label_once(tmp_path: Path) -> Non
             wait_until(partial(has_labels, client, made))
 
 
+def is_stored(client: SwapClient, question: str) -> bool:
+    return client.ask(question).headers["x-knapcache"] == "hit"
+
+
 def second_turn(question: str) -> list[dict[str, str]]:
     """Return the messages of the second turn of a conversation."""
     texts = ("user", question), ("assistant", "right"), ("user", new_question())
@@ -156,6 +160,7 @@ def test_a_conversation_keeps_its_model_in_every_process_and_after_a_restart(
             swapped = new_question()
             assert first.ask(swapped).swapped
             for client in (first, second):
+                wait_until(partial(is_stored, client, swapped))
                 assert client.ask(messages=second_turn(swapped)).swapped
                 assert not client.ask(messages=second_turn(begun)).swapped, "the asked model has begun it"
         with swapping(tmp_path, upstream) as restarted:

@@ -26,6 +26,18 @@ def read(body: dict[str, Any], endpoint: Endpoint = Endpoint.CHAT) -> SwapReques
         ({"tools": [{}]}, "tools"),
         ({"functions": [{}]}, "tools"),
         ({"tool_choice": "auto"}, "tools"),
+        ({"web_search_options": {}}, "tools"),
+        ({"mcp_servers": [{"type": "url", "url": "https://mcp.example"}]}, "tools"),
+        ({"messages": [USER, ASSISTANT | {"content": "", "tool_calls": [{"id": "1"}]}, USER]}, "tools"),
+        ({"messages": [USER, ASSISTANT | {"content": "", "function_call": {"name": "f"}}, USER]}, "tools"),
+        ({"messages": [USER, {"role": "tool", "content": "5", "tool_call_id": "1"}]}, "tools"),
+        ({"messages": [USER, {"role": "function", "content": "5", "name": "f"}]}, "tools"),
+        ({"messages": [USER, ASSISTANT | {"content": [{"type": "tool_use"}]}]}, "image, file or tool"),
+        ({"messages": [USER | {"content": [{"type": "tool_result", "content": "5"}]}]}, "image, file or tool"),
+        ({"previous_response_id": "resp_1"}, "conversation of the provider"),
+        ({"conversation": "conv_1"}, "conversation of the provider"),
+        ({"container": "c_1"}, "conversation of the provider"),
+        ({"prompt": {"id": "pmpt_1"}}, "prompt of the provider"),
         ({"n": 2}, "several answers"),
         ({"best_of": 2}, "several answers"),
         ({"logprobs": True}, "log probabilities"),
@@ -45,6 +57,18 @@ def test_requests_that_are_never_swapped(fields: dict[str, Any], reason: str) ->
     assert read_request(Endpoint.CHAT, CHAT | fields) == reason
 
 
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"previous_response_id": "resp_1"}, "conversation of the provider"),
+        ({"prompt": {"id": "pmpt_1", "version": "2"}}, "prompt of the provider"),
+        ({"input": [USER, {"type": "function_call_output", "call_id": "1", "output": "5"}]}, "image, file or tool"),
+    ],
+)
+def test_responses_that_are_never_swapped(fields: dict[str, Any], reason: str) -> None:
+    assert read_request(Endpoint.RESPONSES, {"model": "m", "input": "Hello", **fields}) == reason
+
+
 def test_embeddings_are_never_swapped() -> None:
     assert read_request(Endpoint.EMBEDDINGS, {"model": "m", "input": "Hello"}) == "embeddings"
 
@@ -54,6 +78,7 @@ def test_embeddings_are_never_swapped() -> None:
     [
         {"tools": [], "tool_choice": "none", "n": 1, "best_of": 1, "logprobs": False, "top_logprobs": 0},
         {"modalities": ["text"], "audio": None, "temperature": 1},
+        {"mcp_servers": [], "web_search_options": None, "previous_response_id": None, "prompt": None},
         {"messages": [SYSTEM, USER | {"content": "Bye"}]},
     ],
 )

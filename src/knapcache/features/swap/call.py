@@ -8,7 +8,7 @@ from typing import Any
 
 from knapcache.cache import Answer
 from knapcache.exchange.exchange import Exchange
-from knapcache.features.swap.checks import asks_logprobs, failed_check
+from knapcache.features.swap.checks import failed_check
 from knapcache.features.swap.event import SwapEvent
 from knapcache.features.swap.labelling import Labeller
 from knapcache.features.swap.request import REFUSAL_HEADER, SwapRequest, read_request
@@ -17,6 +17,7 @@ from knapcache.keys.parse import SHORT
 from knapcache.price.meter import Bill
 from knapcache.proxy.features import ProxyContext
 from knapcache.proxy.hooks import BodyEditor, CallContext, CallHooks, Substitute
+from knapcache.proxy.http.call import substitute_context
 from knapcache.proxy.upstream import Pairs
 from knapcache.proxy.upstream.upstream import Upstream
 from knapcache.wire.base import CompleteAnswer
@@ -27,15 +28,17 @@ class LogprobEditor:
 
     refusable = True
 
-    def __init__(self, body: Mapping[str, Any]) -> None:
-        self._body = body
+    def __init__(self, body: Mapping[str, Any], route: SwapRoute) -> None:
+        self._body, self._route = body, route
 
     async def mark(self) -> Mapping[str, Any]:
         """Return the changed body."""
         return {**self._body, "logprobs": True}
 
     def answered(self, status: int, *, marked: bool) -> None:
-        """Do nothing."""
+        """Remember a model that has refused the option, and has answered without it."""
+        if status == 200 and not marked:
+            self._route.refuse_logprobs()
 
 
 class SwapCall(CallHooks):
@@ -56,7 +59,7 @@ class SwapCall(CallHooks):
         self._usd_saved = 0.0
         self._failed_check = ""
         self.checks = bool(route.settings.swap_escalate)
-        self.edits = asks_logprobs(route.settings.swap_escalate, call.exchange.endpoint)
+        self.edits = route.asks_logprobs(call.exchange.endpoint)
 
     async def substitute(self) -> Substitute | None:
         """Return the cheaper model if it answers this request."""
@@ -67,36 +70,45 @@ class SwapCall(CallHooks):
         if not self._route.accepts(call.upstream):
             self._decision = SwapDecision("excluded", reason="key of the caller")
             return None
+        if self._route.is_asked(call.upstream, call.model):
+            self._decision = SwapDecision("excluded", reason="the cheaper model")
+            return None
         read = partial(read_request, exchange.endpoint, exchange.body)
         request = read() if len(exchange.raw) <= SHORT else await self._context.body_pool.call(read)
         if not isinstance(request, SwapRequest):
             self._decision = SwapDecision("excluded", reason=request)
             return None
-        decision = self._tier.decide(self._route, call.tenant, exchange.endpoint, call.model, request)
-        if decision.kind == "swap" and (stored := await self._asked_answer(exchange, request)):
-            decision = SwapDecision("asked", decision.frame, stored)
-        self._decision = decision
-        return Substitute(self._route.model, self._route.upstream) if decision.kind == "swap" else None
+        self._decision = self._tier.decide(self._route, call.tenant, exchange.endpoint, call.model, request)
+        if self._decision.kind != "swap":
+            return None
+        substitute = self._tier.substitute(self._route, self._decision.frame)
+        if reason := await self._why_asked(exchange, request, substitute):
+            self._decision = SwapDecision("asked", self._decision.frame, reason)
+            return None
+        return substitute
 
-    async def _asked_answer(self, exchange: Exchange, request: SwapRequest) -> str:
-        """Return which stored answer of the asked model decides that it answers this request, too; empty: none."""
-        cache = self._context.cache
+    async def _why_asked(self, exchange: Exchange, request: SwapRequest, substitute: Substitute) -> str:
+        """Return why the asked model answers by what is stored; empty: the cheaper one may answer."""
+        cache, opening = self._context.cache, request.opening
+        swapped = substitute_context(exchange, substitute)
 
-        def is_stored(body: dict[str, Any]) -> bool:
-            keyed = cache.keyed_request(exchange.endpoint, body, **exchange.key_args)
+        def is_stored(body: dict[str, Any], context: Mapping[str, str]) -> bool:
+            keyed = cache.keyed_request(exchange.endpoint, body, namespace=exchange.namespace, context=context)
             return keyed is not None and cache.similar.entry(keyed.key.digest) is not None
 
         def look() -> str:
-            if is_stored(exchange.body):
+            if is_stored(exchange.body, exchange.context):
                 return "stored"
-            return "conversation" if request.opening is not None and is_stored(request.opening) else ""
+            if opening is None or (is_stored(opening, swapped) and not is_stored(opening, exchange.context)):
+                return ""
+            return "conversation"  # the cheaper model is not known to have begun it
 
         return await self._context.body_pool.call(look)
 
     def editor(self, upstream: Upstream, model: str) -> BodyEditor | None:
         """Return what asks the cheaper model for log probabilities, if a check needs them."""
         swapped = self._decision.kind == "swap" and upstream is self._route.upstream and model == self._route.model
-        return LogprobEditor(self._exchange.body) if swapped else None
+        return LogprobEditor(self._exchange.body, self._route) if swapped else None
 
     def accepts(self, answer: CompleteAnswer | None) -> bool:
         """Return whether no check sends the request on to the asked model. The answer was paid for in any case."""

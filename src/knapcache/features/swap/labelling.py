@@ -16,21 +16,20 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from knapcache.cache import Answer
-from knapcache.cache.values import EMPTY
 from knapcache.errors import Incomplete, UpstreamFailed
 from knapcache.exchange.exchange import Exchange
-from knapcache.features.swap.checks import asks_logprobs, failed_check
+from knapcache.features.swap.checks import failed_check
 from knapcache.features.swap.event import LabelNote
 from knapcache.features.swap.judge import LOSS, MAX_SENT, TIE, Rung, are_equal, judge_data, read_verdict
 from knapcache.features.swap.log import SwapLabel
 from knapcache.features.swap.tier import SwapRoute, SwapTier
 from knapcache.proxy.features import ProxyContext
 from knapcache.proxy.hooks import CallContext
-from knapcache.proxy.upstream.own_calls import OwnAnswer, WordModel
+from knapcache.proxy.upstream.own_calls import REFUSED_OPTION, OwnAnswer, WordModel
 from knapcache.proxy.upstream.own_calls import call as own_call
 from knapcache.proxy.upstream.upstream import Upstream
 from knapcache.wire.answer_text import answer_text
@@ -83,8 +82,7 @@ class Labeller:
     ) -> None:
         tenant, model = call.tenant, route.asked_model or call.model
         twice = self._asks_twice(frame)  # before any answer is known
-        asks = {"logprobs": True} if asks_logprobs(route.settings.swap_escalate, exchange.endpoint) else {}
-        cheaper = await self._answer(route.upstream, route.model, exchange, tenant, asks)
+        cheaper = await self._answer(route.upstream, route.model, exchange, tenant, route)
         bill = None if cheaper is None else cheaper.bill
         cost, usd = (0.0, 0.0) if bill is None else (bill.cost, bill.usd or 0.0)
         if cheaper is not None and self._fails_a_check(route, exchange, cheaper):
@@ -134,14 +132,20 @@ class Labeller:
         return bool(names and failed_check(names, exchange.endpoint, exchange.body, cheaper.answer))
 
     async def _answer(
-        self, upstream: Upstream, model: str, exchange: Exchange, tenant: str, fields: Mapping[str, Any] = EMPTY
+        self, upstream: Upstream, model: str, exchange: Exchange, tenant: str, route: SwapRoute | None = None
     ) -> OwnAnswer | None:
-        """Return the answer of a model; None if it has none. fields: of the request, beside its own."""
+        """Return the answer of a model; None if it has none. route: that whose cheaper model it is."""
         body: dict[str, Any] = {name: value for name, value in exchange.body.items() if name not in NOT_COPIED}
-        body |= {"model": model, **fields}
+        body["model"] = model
+        call = partial(own_call, upstream, exchange.endpoint, model, meter=self._context.meter)
         try:
             async with asyncio.timeout(TIMEOUT):
-                found = await own_call(upstream, exchange.endpoint, model, to_json(body), self._context.meter)
+                if route is None or not route.asks_logprobs(exchange.endpoint):
+                    found = await call(to_json(body))
+                elif (found := await call(to_json(body | {"logprobs": True}))) in REFUSED_OPTION:
+                    found = await call(to_json(body))
+                    if isinstance(found, OwnAnswer):
+                        route.refuse_logprobs()
         except (UpstreamFailed, Incomplete, TimeoutError) as error:
             self._log_failure(model, str(error) or f"no answer within {TIMEOUT:g} seconds")
             return None

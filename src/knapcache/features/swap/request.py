@@ -1,9 +1,10 @@
 """What swap reads of a request: whether another model may answer it, and its frame.
 
-Never swapped: embeddings, requests with tools, images, audio or files, several answers, log probabilities, and answers
-of a caller who sends `x-knapcache-swap: off`. A later turn of a conversation is answered by the model of its first
-turn: another model would lose the provider's prompt cache, and the caller would notice the change. That model is known
-from the store, which all processes share: the asked model, if its answer to the first turn is stored.
+Never swapped: embeddings, requests with tools, images, audio or files, several answers, log probabilities, prompts and
+conversations that the provider stores, and answers of a caller who sends `x-knapcache-swap: off`. A later turn of a
+conversation is answered by the model of its first turn: another model would lose the provider's prompt cache, and the
+caller would notice the change. That model is known from the store, which all processes share: the cheaper model if its
+answer to the first turn is stored, with the same fields, and otherwise the asked one.
 """
 
 from __future__ import annotations
@@ -19,6 +20,12 @@ from knapcache.model import Endpoint
 REFUSAL_HEADER = "x-knapcache-swap"
 SYSTEM_ROLES = frozenset(("system", "developer"))
 TEXT_PARTS = frozenset(("text", "input_text", "output_text"))
+TOOL_ROLES = frozenset(("tool", "function"))
+CALLS = ("tool_calls", "function_call")
+"""Fields of a message that calls tools."""
+TOOL_FIELDS = ("tools", "functions", "web_search_options", "mcp_servers")
+STORED_FIELDS = ("previous_response_id", "conversation", "container")
+"""Fields that name earlier turns, which the provider has."""
 FORMAT_FIELDS = ("response_format", "text", "output_config", "output_format")
 """Fields that prescribe the form of the answer."""
 NOT_ASKED: tuple[object, ...] = (None, False, 0)
@@ -37,8 +44,13 @@ def read_request(endpoint: Endpoint, body: Mapping[str, Any]) -> SwapRequest | s
     """Return what is read of a request, or why it is never swapped."""
     if endpoint is Endpoint.EMBEDDINGS:
         return "embeddings"
-    if body.get("tools") or body.get("functions") or body.get("tool_choice") not in (None, "none"):
+    # `web_search_options` is an option of its own, so an empty object counts, too.
+    if any(body.get(name) not in (None, []) for name in TOOL_FIELDS) or body.get("tool_choice") not in (None, "none"):
         return "tools"
+    if any(body.get(name) is not None for name in STORED_FIELDS):
+        return "conversation of the provider"
+    if endpoint is not Endpoint.COMPLETIONS and body.get("prompt") is not None:
+        return "prompt of the provider"
     if body.get("n") not in (None, 1) or body.get("best_of") not in (None, 1):
         return "several answers"
     if body.get("logprobs") not in NOT_ASKED or body.get("top_logprobs") not in NOT_ASKED:
@@ -48,6 +60,8 @@ def read_request(endpoint: Endpoint, body: Mapping[str, Any]) -> SwapRequest | s
     messages = messages_of(endpoint, body)
     if not messages:
         return "no conversation"
+    if any(message.get("role") in TOOL_ROLES or any(map(message.get, CALLS)) for message in messages):
+        return "tools"
     if any(not is_text(message.get("content")) for message in messages):
         return "image, file or tool"
     turns = [message for message in messages if message.get("role") not in SYSTEM_ROLES]

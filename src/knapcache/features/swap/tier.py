@@ -10,11 +10,13 @@ import asyncio
 import hashlib
 import logging
 import random
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
 from knapcache.errors import InvalidInput, StoreError
+from knapcache.features.swap.checks import asks_logprobs
 from knapcache.features.swap.event import SwapKind
 from knapcache.features.swap.frame import Choice
 from knapcache.features.swap.frames import Frames
@@ -25,6 +27,7 @@ from knapcache.features.swap.settings import SwapRouteSettings
 from knapcache.model import Endpoint
 from knapcache.price.meter import Meter
 from knapcache.proxy.features import ProxyContext
+from knapcache.proxy.hooks import Substitute
 from knapcache.proxy.upstream.own_calls import WordModel
 from knapcache.proxy.upstream.upstream import Upstream
 from knapcache.proxy.upstream.upstreams import Upstreams
@@ -34,6 +37,8 @@ log = logging.getLogger("knapcache.serve")
 
 READ_SECONDS = 1.0
 """How soon a label of another process counts."""
+REFUSED_SECONDS = 3600.0
+"""How long a cheaper model that has refused to return log probabilities is not asked for them."""
 
 
 class SwapRoute:
@@ -51,6 +56,16 @@ class SwapRoute:
         if settings.swap_judge is not None:
             judge = own_upstream(upstreams, settings.swap_judge, f"route {settings.name}: swap_judge")
             self.judge = WordModel(judge, settings.swap_judge, INSTRUCTIONS, meter)
+        self._asks_logprobs_from = 0.0
+        """Monotonic time."""
+
+    def asks_logprobs(self, endpoint: Endpoint) -> bool:
+        """Return whether the cheaper model is asked for log probabilities, for a check."""
+        return asks_logprobs(self.settings.swap_escalate, endpoint) and time.monotonic() >= self._asks_logprobs_from
+
+    def refuse_logprobs(self) -> None:
+        """Take note that the cheaper model refuses the option. Otherwise each of its requests would be sent twice."""
+        self._asks_logprobs_from = time.monotonic() + REFUSED_SECONDS
 
     @property
     def labelled_by(self) -> tuple[str, str, tuple[str, ...]]:
@@ -64,6 +79,10 @@ class SwapRoute:
         of provider.
         """
         return has_key(asked) and asked.settings.kind == self.upstream.settings.kind
+
+    def is_asked(self, asked: Upstream, model: str) -> bool:
+        """Return whether this upstream is asked for the cheaper model itself."""
+        return (asked.settings.url, self.asked_model or model) == (self.upstream.settings.url, self.model)
 
 
 def own_upstream(upstreams: Upstreams, model: str, what: str) -> Upstream:
@@ -199,6 +218,16 @@ class SwapTier:
             return SwapDecision("asked", name, "shadow")
         return SwapDecision(choice, name)
 
+    def substitute(self, route: SwapRoute, name: str) -> Substitute:
+        """Return the cheaper model for a frame that is certified.
+
+        Its answers are entries of this certificate, so one that ended or belongs to another frame serves none of them.
+        """
+        frame = self.frames.get(name)
+        tries = 0 if frame is None else frame.decision.certificate.tries
+        terms = hashlib.sha256(repr((name, tries, self._position.epoch)).encode()).hexdigest()
+        return Substitute(route.model, route.upstream, terms)
+
     async def close(self) -> None:
         """Release the log."""
         if self._labels is not None:
@@ -209,5 +238,5 @@ class SwapTier:
 def frame_name(route: SwapRoute, tenant: str, endpoint: Endpoint, model: str, frame: bytes) -> str:
     """Return the digest of a frame: no label of another tenant, route, model, judge or check counts for it."""
     url = route.upstream.settings.url
-    parts = (tenant, route.settings.name, endpoint.value, model, url, *route.labelled_by)
+    parts = (tenant, route.settings.name, endpoint.value, model, route.asked_model, url, *route.labelled_by)
     return hashlib.sha256(repr(parts).encode() + frame).hexdigest()

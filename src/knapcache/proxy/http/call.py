@@ -21,7 +21,7 @@ from knapcache.keys.request import KeyedRequest
 from knapcache.price.meter import Meter
 from knapcache.proxy.events.events import Event, EventBuffer
 from knapcache.proxy.features import Features
-from knapcache.proxy.hooks import CallContext, CallRefused
+from knapcache.proxy.hooks import CallContext, CallRefused, Substitute
 from knapcache.proxy.http.access import RequestHead
 from knapcache.proxy.http.asgi_request import CLIENT_CLOSED_REQUEST, AsgiRequest, ClientDisconnected, ResponseWriter
 from knapcache.proxy.http.call_record import NOTHING, CallRecord, SampledResponse
@@ -37,8 +37,8 @@ from knapcache.threads import DeadlinePool
 
 FAILED = (429, *range(500, 600))
 """Statuses of an upstream that has failed a request."""
-ANSWERED_BY = "answered by"
-"""In the context of requests that another model answers than the asked one."""
+ANSWERED_BY, ANSWERED_UNDER = "answered by", "answered under"
+"""In the context of requests that another model answers than the asked one: `model` and `terms` of the substitute."""
 Fetch = Callable[[Exchange], Awaitable[Fetched | None]]
 S = TypeVar("S", bound=UpstreamSender)
 MAX_FETCHES = 3
@@ -130,8 +130,8 @@ class Call:
         sender = self._record.sender = self._sender(SubstituteSender, workers)
         checks = [hooks.accepts for hooks in self._record.hooks if hooks.checks]
         sender.accepts = (lambda answer: all(accepts(answer) for accepts in checks)) if checks else None
-        context = {**exchange.context, ANSWERED_BY: found.model}
         # No finder: the answer must not be found for a similar request that may not be substituted.
+        context = substitute_context(exchange, found)
         substituted = exchange._replace(context=context, finder=None, marker=sender)
         try:
             fetched = await self.fetch(substituted, fetch)
@@ -338,6 +338,11 @@ class Call:
         elif not self._request.response_started:
             await self._request.respond_error(status, str(error), "upstream_failed")
         self._record.append("failed", status, cost=self._record.cost())
+
+
+def substitute_context(exchange: Exchange, substitute: Substitute) -> dict[str, str]:
+    """Return the context of a request that a substitute answers."""
+    return {**exchange.context, ANSWERED_BY: substitute.model, ANSWERED_UNDER: substitute.terms}
 
 
 async def finish_within(fetched: Fetched, seconds: float) -> tuple[Answer, ...]:

@@ -223,7 +223,9 @@ class UpstreamSender:
     def _editor_for(self, member: GroupMember) -> BodyEditor | None:
         """Return what changes the body for a member: the editor of the first feature that has one."""
         model = member.model or self._model
-        found = (each.editor(member.upstream, model) for each in self._hooks if each.edits)
+        # First the feature that has chosen the model: its checks of the answer may need what its editor asks for.
+        hooks = sorted(self._hooks, key=lambda each: not each.substitutes)
+        found = (each.editor(member.upstream, model) for each in hooks if each.edits)
         self.editor = next((editor for editor in found if editor is not None), None)
         return self.editor
 
