@@ -208,7 +208,22 @@ def test_a_field_is_set_in_any_object() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", " ", "[1]", "1", '{"a"', '{"a":', '{"a":1', '{"a":"b', '{"a":[1', "{1 2}", '{"a":"\\"}', "{,}", '{"a"}'],
+    [
+        "",
+        " ",
+        "[1]",
+        "1",
+        '{"a"',
+        '{"a":',
+        '{"a":1',
+        '{"a":"b',
+        '{"a":[1',
+        "{1 2}",
+        '{"a":"\\"}',
+        '{"}":"\\"',
+        "{,}",
+        '{"a"}',
+    ],
 )
 def test_a_text_that_is_not_an_object_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"not|JSON|expected"):
