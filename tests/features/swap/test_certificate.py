@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from knapcache.errors import InvalidInput
 from knapcache.features.swap.certificate import ALPHA, BETS, HOPELESS, LossCertificate
-from knapcache.features.swap.frame import AUDIT, MAX_LABELLED, START_LABELS, Frame
+from knapcache.features.swap.frame import AUDIT, MAX_LABELLED, START_LABELS, Frame, LabelBudget
 
 LOSS = 0.05
 NEEDED, NEEDED_AGAIN = 1.0 / (0.8 * ALPHA), math.pi**2 / (6.0 * 0.2 * ALPHA)
@@ -199,7 +199,7 @@ def test_a_loss_out_of_range_is_refused(loss: float) -> None:
 
 
 def test_the_choice_follows_the_state_and_the_draw() -> None:
-    frame = Frame(LOSS, 0.03)
+    frame = Frame(LOSS, LabelBudget(0.03))
     assert (frame.choose(0.0), frame.choose(MAX_LABELLED)) == ("label", "asked")
     labels_until(frame.certificate, -1.0, "certified")
     assert (frame.choose(0.0), frame.choose(AUDIT), frame.choose(0.999)) == ("audit", "swap", "swap")
@@ -210,27 +210,27 @@ def test_the_choice_follows_the_state_and_the_draw() -> None:
 
 
 def test_without_a_budget_a_frame_gets_the_first_labels_only() -> None:
-    frame, labels = Frame(LOSS, 0.0), 0
+    frame, labels = Frame(LOSS, LabelBudget(0.0)), 0
     for k in range(1000):
         if frame.choose(0.0) == "label":
             labels += 1
             frame.add_label(float(k % 10 == 0), 0.2)
-        frame.count(1.0)
+        frame.budget.asked_cost += 1.0
     assert frame.certificate.state == "learning"
     assert labels == START_LABELS
 
 
 @pytest.mark.parametrize("budget", [0.01, 0.05])
 def test_labels_stay_within_the_budget_and_use_it(budget: float) -> None:
-    rng, frame, dearest = random.Random(2), Frame(LOSS, budget), 0.4
+    rng, frame, dearest = random.Random(2), Frame(LOSS, LabelBudget(budget)), 0.4
     labels = 0
     for _ in range(10_000):
         asked = rng.uniform(0.5, 1.5)
         choice = frame.choose(rng.random())
-        frame.count(asked)
+        frame.budget.asked_cost += asked
         if choice == "label":
             labels += 1
             frame.add_label(1.0 if labels % 20 == 0 else 0.0, rng.uniform(0.1, dearest))
-        assert frame.label_cost <= budget * frame.asked_cost + START_LABELS * dearest
+        assert frame.budget.label_cost <= budget * frame.budget.asked_cost + START_LABELS * dearest
     assert frame.certificate.state == "learning"
-    assert frame.label_cost >= budget * frame.asked_cost
+    assert frame.budget.label_cost >= budget * frame.budget.asked_cost

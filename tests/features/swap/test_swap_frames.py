@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from knapcache.features.swap import frames as frames_module
+from knapcache.features.swap.frame import START_LABELS
 from knapcache.features.swap.frames import Frames, LiveFrame
 from knapcache.proxy.settings import Settings
 from knapcache.proxy.settings.secrets import digest_of
 from tests.features.swap.test_swap_log import label
-from tests.features.swap.two_models import SwapClient, swapping
+from tests.features.swap.two_models import CHEAPER, SwapClient, swapping
 
 ROUTE: Any = Settings(route=[{"name": "cheap", "swap": "on", "swap_model": "small", "swap_loss": 0.2}]).route[0]
 
@@ -97,6 +99,62 @@ def test_a_frame_that_comes_back_needs_more_evidence() -> None:
     certificate = again.decision.certificate
     assert (certificate.tries, certificate.labels) == (2, 1)
     assert certificate.needed > 6 * needed
+
+
+@pytest.mark.parametrize("each", [1, 2, 5, 20])
+def test_labels_of_ever_new_frames_stay_within_the_budget_of_tenant_and_route(each: int) -> None:
+    """A system prompt with a name or a date makes a frame of few requests."""
+    rng, frames, share, labels = random.Random(3), Frames(), 0.03, 0
+    route = ROUTE.model_copy(update={"swap_budget": share})
+    budget = frames.budget("a", route)
+    for k in range(4000):
+        name = f"frame {k // each}"
+        live = frames.for_request(name, "a", route, "large")
+        assert live is not None
+        choice = live.decision.choose(rng.random())
+        live.budget.count(1.0)
+        if choice == "label":
+            labels += 1
+            labelled = frames.for_label(name, "a", route, "large")
+            assert labelled is not None
+            labelled.add(label(k, 0.0)._replace(cost=0.5), own=True)
+        assert budget.label_cost == 0.5 * labels <= share * budget.asked_cost + 0.5 * START_LABELS
+    assert budget.asked_cost == 4000.0
+    assert labels >= share * 4000.0 / 0.5
+    assert frames.budget("a", ROUTE) is budget
+    assert frames.budget("b", route) is not budget
+
+
+def test_labels_that_are_being_made_count_for_the_budget() -> None:
+    budget = Frames().budget("a", ROUTE.model_copy(update={"swap_budget": 0.1}))
+    budget.pending = START_LABELS
+    assert not budget.allows_label(), "what a label costs is not known yet"
+    budget.add_label(1.0)
+    assert not budget.allows_label()
+    budget.count(10.0)
+    assert not budget.allows_label()
+    budget.count(10.0)
+    assert budget.allows_label()
+
+
+def test_a_request_whose_cheaper_answer_fails_a_check_costs_both_calls() -> None:
+    frames = Frames()
+    for k, rung in enumerate(("equal", "escalated")):
+        found = frames.for_label("a", "", ROUTE, "large")
+        assert found is not None
+        found.add(label(k, 0.0)._replace(asked_answer=1.0, cheaper_answer=0.1, rung=rung, asked_cost=3.0), own=k == 0)
+    assert found.answer_ratio == pytest.approx(10.0)
+    assert found.price_ratio == pytest.approx(2.0 / (0.2 + 1.0))
+    assert found.budget.asked_cost == 3.0, "this process has counted the cost of its own label before"
+
+
+def test_a_caller_with_ever_new_prompts_pays_few_labels(tmp_path: Path) -> None:
+    with swapping(tmp_path, route_fields={"swap_budget": 0.0}) as client:
+        for k in range(100):
+            client.ask(system=f"prompt {k}")
+        client.settle_labels()
+        answered = [model for model, _ in client.upstream.answered]
+        assert answered.count(CHEAPER) == START_LABELS
 
 
 def test_a_hostile_tenant_stops_no_frame_of_another(tmp_path: Path) -> None:

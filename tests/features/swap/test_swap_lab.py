@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from knapcache.errors import InvalidInput
-from knapcache.features.swap.frame import Frame
+from knapcache.features.swap.frame import Frame, LabelBudget
 from knapcache.features.swap.lab import replay
 from knapcache.features.swap.lab.joint import framed_trace, joint_costs
 from knapcache.features.swap.lab.read import STDIN, FramePairs, ScoredRequest, models_of, pairs_of, read_requests
@@ -104,18 +104,18 @@ def test_decisions_are_those_of_a_step_for_every_request(means: tuple[float, ...
     losses = drawn_losses(rng, *means)
     draws, asked = rng.random(len(losses)), rng.lognormal(size=len(losses))
     label_costs = asked * rng.uniform(0.1, 0.5, len(losses))
-    fast, plain = Frame(0.05, 0.03), Frame(0.05, 0.03)
+    fast, plain = Frame(0.05, LabelBudget(0.03)), Frame(0.05, LabelBudget(0.03))
     choices = choose_all(fast, draws, asked, losses, label_costs)
     expected, seen = [], set()
     for draw, cost, loss, label_cost in zip(*map(np.ndarray.tolist, (draws, asked, losses, label_costs)), strict=True):
         expected.append(plain.choose(draw))
-        plain.count(cost)
+        plain.budget.asked_cost += cost
         if expected[-1] in ("label", "audit"):
             plain.add_label(loss, label_cost)
         seen.add(plain.certificate.state)
     assert choices.tolist() == expected
     assert set(states) <= seen
-    assert (fast.asked_cost, fast.label_cost) == (plain.asked_cost, plain.label_cost)
+    assert (fast.budget.asked_cost, fast.budget.label_cost) == (plain.budget.asked_cost, plain.budget.label_cost)
     one, other = fast.certificate, plain.certificate
     assert (one.state, one.tries, one.labels, one.evidence) == (other.state, other.tries, other.labels, other.evidence)
     assert (one.tries > 1) == (len(means) > 2)
@@ -136,13 +136,13 @@ def test_totals_are_those_of_a_step_for_every_request(mean: float) -> None:
     run = simulate_run(pairs, OPTIONS, 1, 0)
     rng = np.random.default_rng([OPTIONS.seed, 1, 0])
     lines, draws = rng.integers(0, 400, 3000).tolist(), rng.random(3000).tolist()
-    frame = Frame(0.05, 0.03)
+    frame = Frame(0.05, LabelBudget(0.03))
     asked_cost = spent = label_cost = lost = 0.0
     labels = swapped = 0
     for line, draw in zip(lines, draws, strict=True):
         asked, cheap, loss = (float(a[line]) for a in (pairs.asked_costs, pairs.cheap_costs, pairs.losses))
         choice = frame.choose(draw)
-        frame.count(asked)
+        frame.budget.asked_cost += asked
         asked_cost += asked
         if choice == "swap":
             spent, swapped, lost = spent + cheap, swapped + 1, lost + loss

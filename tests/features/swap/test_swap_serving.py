@@ -220,6 +220,10 @@ def paid_for(client: SwapClient, model: str) -> dict[str, Any]:
     return next(row for row in client.running.admin("/summary")["models"] if row["name"] == model)
 
 
+def usd_saved(client: SwapClient) -> float:
+    return float(client.running.admin("/swap")["all"]["usd_saved"])
+
+
 def entries_of(client: SwapClient, model: str) -> int:
     return int(client.running.admin(f"/entries?model={model}")["total"])
 
@@ -252,11 +256,13 @@ def test_an_answer_that_fails_a_check_is_replaced_before_the_caller_sees_it(tmp_
         client.learn()
         assert any(client.ask(stream=stream).swapped for _ in range(10))
         client.upstream.refuses = True
-        before = paid_for(client, CHEAPER)
+        before, saved = paid_for(client, CHEAPER), usd_saved(client)
         questions = ask_escalated(client, stream)
         wait_until(lambda: paid_for(client, CHEAPER)["priced"] == before["priced"] + 10, "the payment of each answer")
         after = paid_for(client, CHEAPER)
         assert after["usd_spent"] > before["usd_spent"]
+        lost = saved - usd_saved(client)
+        assert 0.0 < lost <= 1.01 * (after["usd_spent"] - before["usd_spent"]), "the answers were paid for in vain"
         assert after["seconds_spent"] < before["seconds_spent"] + 5.0, "how long they took is not known"
         assert client.running.admin("/summary")["health"]["upstreams"][0]["state"] == "ok"
         client.upstream.refuses = False

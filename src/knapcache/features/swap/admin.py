@@ -45,8 +45,13 @@ class FrameStatus(ResponseModel):
     asked_twice: Annotated[Count, Field(description="Labels for which the asked model was asked a second time.")]
     floor: Annotated[float, Field(description="Share of these in which it differs from itself, by the same judge.")]
     rungs: Annotated[dict[str, Count], Field(description="Labels by what decided them: equal, model, differ, text.")]
-    label_share: Annotated[float, Field(description="Cost of labels ÷ what the asked model costs for all requests.")]
-    price_ratio: Annotated[float, Field(description="Cost of the asked model ÷ cost of the cheaper one.")]
+    label_share: Annotated[
+        float,
+        Field(description="Cost of labels ÷ cost of the asked model, for all requests of the tenant on the route."),
+    ]
+    price_ratio: Annotated[
+        float, Field(description="Cost of the asked model ÷ cost of the cheaper one, or of both where a check fails.")
+    ]
     requests: Annotated[Count, Field(description="Requests since the proxy started.")]
     swapped: Annotated[Count, Field(description="Requests that got an answer of the cheaper model.")]
     usd_saved: Annotated[float, Field(description="What the asked model would have cost more, by the mean of labels.")]
@@ -104,7 +109,7 @@ def report(tier: SwapTier, sums: FrameSums, today: SwapTotals, total: SwapTotals
 
 def status(route: SwapRoute, name: str, live: LiveFrame, sums: FrameTotals) -> FrameStatus:
     """Return the state of a frame."""
-    certificate, asked_cost = live.decision.certificate, live.decision.asked_cost
+    certificate, budget = live.decision.certificate, live.budget
     return FrameStatus(
         frame=name[:16],
         route=live.route,
@@ -123,7 +128,7 @@ def status(route: SwapRoute, name: str, live: LiveFrame, sums: FrameTotals) -> F
         asked_twice=live.asked_twice,
         floor=live.floor,
         rungs=live.rungs,
-        label_share=live.decision.label_cost / asked_cost if asked_cost > 0.0 else 0.0,
+        label_share=budget.label_cost / budget.asked_cost if budget.asked_cost > 0.0 else 0.0,
         price_ratio=live.price_ratio,
         requests=sums.requests,
         swapped=sums.swapped,

@@ -117,10 +117,11 @@ class SwapCall(CallHooks):
         if not failed:
             return True
         self._failed_check = failed
-        if answer is not None:
+        if answer is not None:  # one that is not complete has an unknown cost
             model = answer.model or route.model
             bill = self._context.meter.bill(exchange.endpoint, model, answer.usage, 0.0, service_tier=answer.tier)
             self._context.count_payment(exchange.endpoint, model, self._call.tenant, bill)
+            self._usd_saved = -(bill.usd or 0.0)
         return False
 
     def fell_back(self) -> None:
@@ -137,10 +138,10 @@ class SwapCall(CallHooks):
             return
         bill = answer.bill
         if decision.kind == "swap":
-            self._usd_saved = (bill.usd or 0.0) * (frame.price_ratio - 1.0)
-            frame.count(bill.cost * frame.price_ratio)
+            self._usd_saved = (bill.usd or 0.0) * (frame.answer_ratio - 1.0)
+            frame.budget.count(bill.cost * frame.answer_ratio)
             return
-        frame.count(bill.cost)
+        frame.budget.count(bill.cost)
         if decision.kind in ("label", "audit"):
             self._labeller.begin(self._route, decision.frame, self._call, answer, decision.kind)
 

@@ -27,7 +27,8 @@ class SwapEvent(NamedTuple):
     """The cheaper model."""
     reason: str = ""
     usd_saved: float = 0.0
-    """Estimated difference to the cost of the asked model, for a call of the cheaper one; 0 for a hit."""
+    """Estimated difference to the cost of the asked model, for a call of the cheaper one; 0 for a hit. Below 0 if
+    its answer was replaced by one of the asked model."""
 
 
 class LabelNote(NamedTuple):

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from knapcache.errors import CorruptState
-from knapcache.features.swap.frame import Frame
+from knapcache.features.swap.frame import Frame, LabelBudget
 from knapcache.features.swap.log import SwapLabel
 from knapcache.features.swap.settings import SwapRouteSettings
 
@@ -28,34 +28,43 @@ MAX_REPLACED = 10_000
 """Replaced frames whose tries are remembered."""
 
 
+class SharedBudget(LabelBudget):
+    """The budget of all frames of a tenant on a route."""
+
+    unlogged = 0.0
+    """Cost of the asked model that this process has counted since its last label."""
+
+    def count(self, cost: float) -> None:
+        """Count what the asked model has cost for a request, or would have."""
+        self.asked_cost += cost
+        self.unlogged += cost
+
+
 class LiveFrame:
     """A frame, and what a process knows about it beside its labels."""
 
-    def __init__(self, tenant: str, route: SwapRouteSettings, model: str) -> None:
+    def __init__(self, tenant: str, route: SwapRouteSettings, model: str, budget: SharedBudget) -> None:
         self.tenant, self.route, self.model = tenant, route.name, model
         self.namespace = ""
         """Of its entries; empty: no label has named it yet."""
-        self.decision = Frame(route.swap_loss, route.swap_budget)
-        self.unlogged = 0.0
-        """Cost of the asked model that this process has counted since its last label."""
+        self.decision, self.budget = Frame(route.swap_loss, budget), budget
         self._asked = self._cheaper = 0.0
         """Costs of both models for the requests with labels."""
+        self._escalated = 0.0
+        """Cost of the asked model for those of them whose cheaper answer fails a check."""
         self.rungs: dict[str, int] = {}
         self.asked_twice = self.differing_twice = 0
         """Labels for which the asked model was asked a second time, and of these, with answers that are no tie."""
 
-    def count(self, cost: float) -> None:
-        """Count what the asked model has cost for a request, or would have."""
-        self.decision.count(cost)
-        self.unlogged += cost
-
     def add(self, record: SwapLabel, *, own: bool) -> None:
         """Add a label. own: of this process, which has counted its `asked_cost` before."""
         if not own:
-            self.decision.count(record.asked_cost)
+            self.budget.asked_cost += record.asked_cost
         self.namespace = record.namespace or self.namespace
         self._asked += record.asked_answer
         self._cheaper += record.cheaper_answer
+        if record.rung == "escalated":
+            self._escalated += record.asked_answer
         self.rungs[record.rung] = self.rungs.get(record.rung, 0) + 1
         if record.again is not None:
             self.asked_twice += 1
@@ -73,9 +82,15 @@ class LiveFrame:
         return self.differing_twice / self.asked_twice if self.asked_twice else 0.0
 
     @property
-    def price_ratio(self) -> float:
-        """Cost of the asked model ÷ cost of the cheaper one, over the requests with labels."""
+    def answer_ratio(self) -> float:
+        """Cost of an answer of the asked model ÷ cost of one of the cheaper model, over the requests with labels."""
         return self._asked / self._cheaper if self._cheaper > 0.0 else 1.0
+
+    @property
+    def price_ratio(self) -> float:
+        """Cost of the asked model ÷ cost of the cheaper one with its checks: of both, if the answer fails one."""
+        cost = self._cheaper + self._escalated
+        return self._asked / cost if cost > 0.0 else 1.0
 
 
 class FrameTable:
@@ -157,6 +172,8 @@ class Frames:
         """With and without labels."""
         self._tries: dict[str, int] = {}
         """Of frames that were replaced, the oldest first."""
+        self._budgets: dict[tuple[str, str], SharedBudget] = {}
+        """By tenant and route."""
 
     def __iter__(self) -> Iterator[tuple[str, LiveFrame]]:
         yield from self.labelled
@@ -166,11 +183,21 @@ class Frames:
         """Return a frame, or None."""
         return self.labelled.get(name) or self.new.get(name)
 
+    def budget(self, tenant: str, route: SwapRouteSettings) -> SharedBudget:
+        """Return the budget of a tenant's labels on a route."""
+        found = self._budgets.get((tenant, route.name))
+        if found is None:
+            found = self._budgets[tenant, route.name] = SharedBudget(route.swap_budget)
+        return found
+
+    def _frame(self, tenant: str, route: SwapRouteSettings, model: str) -> LiveFrame:
+        return LiveFrame(tenant, route, model, self.budget(tenant, route))
+
     def for_request(self, name: str, tenant: str, route: SwapRouteSettings, model: str) -> LiveFrame | None:
         """Return the frame of a request, perhaps a new one; None: the tenant has too many."""
         found = self.get(name)
         if found is None and self.labelled.has_room(tenant):
-            found = LiveFrame(tenant, route, model)
+            found = self._frame(tenant, route, model)
             self.new.add(name, found)
         return found
 
@@ -179,7 +206,7 @@ class Frames:
         found = self.labelled.get(name)
         if found is not None or not self.labelled.has_room(tenant):
             return found
-        found = LiveFrame(tenant, route, model) if self.new.get(name) is None else self.new.pop(name)
+        found = self._frame(tenant, route, model) if self.new.get(name) is None else self.new.pop(name)
         certificate = found.decision.certificate
         certificate.tries = self._tries.pop(name, certificate.tries)
         if (replaced := self.labelled.add(name, found)) is not None:
@@ -193,3 +220,4 @@ class Frames:
         self.labelled.clear()
         self.new.clear()
         self._tries.clear()
+        self._budgets.clear()

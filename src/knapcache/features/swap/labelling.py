@@ -1,8 +1,9 @@
 """Labels: the cheaper model answers a request in the background, and the judge compares it with the asked model.
 
-Bounds: at most MAX_PENDING labels are made at a time in a process, MAX_TENANT of one tenant. A request that does not
-fit gets none. That does not bias the labels, because it does not depend on the answers. A label that was begun is
-always stored: if the cheaper model fails or is too slow, that is a loss, because a caller would have waited for it.
+Bounds: at most MAX_PENDING labels are made at a time in a process, MAX_TENANT of one tenant, and no more than the
+budget allows, of which audits are free. A request that does not fit gets none. That does not bias the labels, because
+it does not depend on the answers. A label that was begun is always stored: if the cheaper model fails or is too slow,
+that is a loss, because a caller would have waited for it.
 
 For a random ASKED_TWICE of the labels the asked model answers a second time, and its two answers are compared as well.
 That shows how often it differs from itself. It is no part of the certificate, and its cost is part of the label's.
@@ -24,6 +25,7 @@ from knapcache.errors import Incomplete, UpstreamFailed
 from knapcache.exchange.exchange import Exchange
 from knapcache.features.swap.checks import failed_check
 from knapcache.features.swap.event import LabelNote
+from knapcache.features.swap.frames import SharedBudget
 from knapcache.features.swap.judge import LOSS, MAX_SENT, TIE, Rung, are_equal, judge_data, read_verdict
 from knapcache.features.swap.log import SwapLabel
 from knapcache.features.swap.tier import SwapRoute, SwapTier
@@ -71,11 +73,19 @@ class Labeller:
         assert exchange is not None
         if self._pending[tenant] >= MAX_TENANT or self._pending.total() >= MAX_PENDING:
             return
+        budget = self._tier.frames.budget(tenant, route.settings)
+        if source == "label" and not budget.allows_label():  # others have begun since the draw
+            return
         self._pending[tenant] += 1
+        budget.pending += 1
         task = asyncio.create_task(self._label(route, frame, exchange, call, answer, source))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: self._pending.subtract([tenant]))
+        task.add_done_callback(lambda _: self._end(tenant, budget))
+
+    def _end(self, tenant: str, budget: SharedBudget) -> None:
+        self._pending[tenant] -= 1
+        budget.pending -= 1
 
     async def _label(
         self, route: SwapRoute, frame: str, exchange: Exchange, call: CallContext, answer: Answer, source: str
@@ -95,9 +105,8 @@ class Labeller:
             again = with_itself.z
             paid += second.bill.cost + with_itself.cost
             paid_usd += (second.bill.usd or 0.0) + with_itself.usd
-        live, unlogged = self._tier.frames.get(frame), 0.0
-        if live is not None:
-            unlogged, live.unlogged = live.unlogged, 0.0
+        budget = self._tier.frames.budget(tenant, route.settings)
+        unlogged, budget.unlogged = budget.unlogged, 0.0
         record = SwapLabel(
             id=os.urandom(8).hex(),
             frame=frame,

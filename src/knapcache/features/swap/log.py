@@ -68,7 +68,7 @@ class SwapLabel(NamedTuple):
     cost: float
     """Of the second answer and the judge, in the policy's unit, as all costs here."""
     asked_cost: float
-    """What the asked model has cost, or would have, since the last label of the process."""
+    """What the asked model has cost, or would have, for the tenant on the route since the process' last label there."""
     asked_answer: float
     """Cost of the answer of the asked model."""
     cheaper_answer: float

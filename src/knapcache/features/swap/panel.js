@@ -35,7 +35,7 @@ export function card(root) {
 }
 
 export function view(root) {
-  const table = new TableCard("swap", "Cheaper models", HEADINGS, { dollars: true, tall: true, empty: "No request has met a route with swap yet." });
+  const table = new TableCard("swap", "Cheaper models", HEADINGS, { dollars: true, tall: true, empty: "No frames yet. Send a request that a route with swap matches." });
   root.append(table.root);
   return async () => {
     const { frames, more_frames, all, problem } = await api.get("/swap");

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from knapcache.errors import InvalidInput
 from knapcache.features.swap.certificate import LossCertificate, State
-from knapcache.features.swap.frame import AUDIT, MAX_LABELLED, Choice, Frame
+from knapcache.features.swap.frame import AUDIT, MAX_LABELLED, Choice, Frame, LabelBudget
 from knapcache.features.swap.lab.read import FramePairs
 from knapcache.lab.trace import Floats
 
@@ -84,7 +84,7 @@ def simulate_run(pairs: FramePairs, options: SwapOptions, repeat: int, number: i
     draws = random.random(options.requests)
     asked, cheap, losses = pairs.asked_costs[lines], pairs.cheap_costs[lines], pairs.losses[lines]
     label_costs = cheap + options.judge_price * asked
-    frame = Frame(options.loss, options.budget)
+    frame = Frame(options.loss, LabelBudget(options.budget))
     choices = choose_all(frame, draws, asked, losses, label_costs)
     swapped, labelled = choices == "swap", np.isin(choices, LABELLED)
     return SwapRun(
@@ -101,14 +101,14 @@ def simulate_run(pairs: FramePairs, options: SwapOptions, repeat: int, number: i
 def choose_all(frame: Frame, draws: Floats, asked_costs: Floats, losses: Floats, label_costs: Floats) -> Choices:
     """Return the choice of the frame for each request, in order, and update the frame."""
     choices = np.full(len(draws), "asked", dtype="<U5")
-    # cumsum adds in the order of the requests, so these sums are equal to those of Frame.count to the last bit.
-    before = np.cumsum(np.concatenate(([frame.asked_cost], asked_costs)))
+    # cumsum adds in the order of the requests, so these sums are equal to those of single steps to the last bit.
+    before = np.cumsum(np.concatenate(([frame.budget.asked_cost], asked_costs)))
     start = 0
     while start < len(draws):
         state, end = frame.certificate.state, len(draws)
         labelled: list[int] = []
         for k in (start + np.flatnonzero(draws[start:] < LABEL_DRAWS[state])).tolist():
-            frame.asked_cost = float(before[k])
+            frame.budget.asked_cost = float(before[k])
             if frame.choose(float(draws[k])) in LABELLED:
                 labelled.append(k)
                 frame.add_label(float(losses[k]), float(label_costs[k]))
@@ -119,7 +119,7 @@ def choose_all(frame: Frame, draws: Floats, asked_costs: Floats, losses: Floats,
             choices[start:end] = "swap"
         choices[labelled] = "audit" if state == "certified" else "label"
         start = end
-    frame.asked_cost = float(before[-1])
+    frame.budget.asked_cost = float(before[-1])
     return choices
 
 
