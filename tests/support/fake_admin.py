@@ -28,7 +28,7 @@ from knapcache.features.semantic.event import RecentMatches
 from knapcache.features.semantic.totals import SemanticTotals
 from knapcache.features.swap.admin import report as swap_report
 from knapcache.features.swap.frames import Frames
-from knapcache.features.swap.totals import FrameSums, SwapTotals
+from knapcache.features.swap.totals import SwapCounts
 from knapcache.proxy.admin.pages import Pages, feature_panels, panel_row
 from knapcache.proxy.events.upstream_health import UpstreamHealth
 from knapcache.proxy.events.usage import NUMBERS, WHOLE, UsageRow
@@ -40,7 +40,6 @@ from tests.support.timing import wait_until
 
 TOKEN = "the-admin-token"
 UPSTREAMS = Settings(upstreams=[{"name": "openai", "url": "http://127.0.0.1:9/v1"}]).upstreams
-NO_FRAMES: Any = SimpleNamespace(frames=Frames(), failure="")
 STEPS = {"hour": (60, 60), "day": (60, 1440), "month": (3600, 720), "all": (86400, 45)}
 SHADOWS = {"lru": 0.72, "gdsf-cost": 0.9, "adaptive@2x": 1.12}
 """What other policies would have saved, as a share of what was saved."""
@@ -154,6 +153,9 @@ class FakeAdmin:
         self.prefix_mode: PrefixMode = "observe"
         self.prefix = PrefixTotals()
         """Use of the providers' prompt caches."""
+        self.swap: Any = SimpleNamespace(frames=Frames(), routes={}, failure="")
+        """As a SwapTier."""
+        self.swapped = SwapCounts()
         self.tier: LearnerControl | None = None
         """The semantic tier; None: it is off."""
         self.semantic = SemanticTotals()
@@ -377,6 +379,10 @@ class FakeAdmin:
             ]
         )
 
+    def swap_status(self) -> dict[str, Any]:
+        totals = self.swapped.totals
+        return swap_report(self.swap, self.swapped.frames, totals, totals).model_dump()
+
     def _answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Response:
         plain: dict[str, Callable[[], dict[str, Any]]] = {
             "session": self.session,
@@ -384,7 +390,7 @@ class FakeAdmin:
             "panels": lambda: {"rows": [panel_row(one, on=one.name in self.on).model_dump() for one, _ in self.panels]},
             "tokens": lambda: {"rows": self.tokens},
             "limits": lambda: {"rows": self.limits, "alone": ""},
-            "swap": lambda: swap_report(NO_FRAMES, FrameSums(), SwapTotals(), SwapTotals()).model_dump(),
+            "swap": self.swap_status,
             "proxies": lambda: {"engine": self.engine, "rows": self.proxies, "ended": 0, "ignored": 0},
             "summary": self.summary,
             "history": lambda: self.history(query["span"]),

@@ -1,9 +1,9 @@
 """The list of features, and what the proxy knows of a feature before it is imported.
 
-A feature is a part of the proxy that can be left out: limits, content log, prompt caches of providers, semantic tier,
-webhooks, explanations. Each has a folder below `knapcache/features/`, and one line in FEATURES. A package of someone
-else adds a feature by an entry point in the group `knapcache.features`, whose name is that of the feature and whose
-value is a `FeatureSpec`.
+A feature is a part of the proxy that can be left out: limits, content log, prompt caches of providers, swap, semantic
+tier, webhooks, explanations. Each has a folder below `knapcache/features/`, and one line in FEATURES. A package of
+someone else adds a feature by an entry point in the group `knapcache.features`, whose name is that of the feature and
+whose value is a `FeatureSpec`.
 
 Importing a spec imports nothing else, because the command line needs its flags and commands for `knapcache --help`.
 The settings of all features are imported with those of the proxy, of which they become a part
@@ -78,7 +78,7 @@ class FeatureSpec(NamedTuple):
     upstream_settings: str | type[BaseModel] | None = None
     """Its settings for upstreams."""
     reloaded: tuple[str, ...] = ()
-    """Of its settings, those that SIGHUP applies. Those of tenants are always applied."""
+    """Settings that SIGHUP applies. Those of tenants are always applied."""
     flags: tuple[Flag, ...] = ()
     """Of its settings, those with a flag."""
     commands: tuple[Command, ...] = ()
@@ -98,7 +98,7 @@ class FeatureSpec(NamedTuple):
 
 
 def imported(place: Any) -> Any:
-    """Return the object at "module:name"; something that is no text is returned as it is."""
+    """Return the object at "module:name"; an object that is not a string is returned unchanged."""
     if not isinstance(place, str):
         return place
     module, _, name = place.partition(":")

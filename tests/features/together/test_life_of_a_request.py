@@ -11,8 +11,10 @@ from types import FrameType
 from typing import Any
 
 import orjson
+import pytest
 
 import knapcache
+from knapcache.features.swap import frame
 from knapcache.proxy.proxy import Proxy
 from knapcache.proxy.run import listen, server
 from knapcache.proxy.settings import Settings
@@ -91,6 +93,9 @@ def settings_of(case: str, url: str, folder: Path) -> Settings:
         upstream["prompt_cache"] = "openai"
         given |= {"prefix": "on", "semantic": "shadow", "content_log": True, "limits": {"usd_per_day": 100.0}}
         given["webhook"] = [{"name": "ops", "url": url}]
+        upstream["headers"] = {"authorization": "Bearer sk-own"}  # swap pays labels with it
+        swap = {"swap": "shadow", "swap_model": "gpt-4o-mini"}
+        given["route"] = [{"name": "cheaper", "model": ["gpt-4o"]} | swap]
     return Settings(**given, upstreams=[upstream])
 
 
@@ -139,8 +144,9 @@ async def test_the_page_names_the_files_of_a_miss(tmp_path: Path) -> None:
     assert found == files_of("A miss"), found
 
 
-async def test_the_page_names_the_files_that_features_add(tmp_path: Path) -> None:
+async def test_the_page_names_the_files_that_features_add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     need_semantic_extra()
+    monkeypatch.setattr(frame, "MAX_LABELLED", 0.0)  # requests with a label are drawn at random
     found = await trace("all features", tmp_path / "data")
     added = [file for file in found if file not in files_of("A miss")]
     assert added == files_of("A miss with all features"), added

@@ -11,6 +11,7 @@ from pydantic import create_model
 from knapcache.features.limits.feature import LimitPage
 from knapcache.features.prefix.feature import PrefixSummary
 from knapcache.features.semantic.admin import SemanticStatus
+from knapcache.features.swap.admin import SwapReport
 from knapcache.features.webhooks.feature import WebhookStatus
 from knapcache.proxy.admin import admin_request, models, pages, summary_models
 from knapcache.proxy.admin_routes import SummaryField
@@ -38,6 +39,7 @@ PATHS: dict[str, type[models.ResponseModel]] = {
     "/proxies": summary_models.ProxyPage,
     "/limits": LimitPage,
     "/semantic": SemanticStatus,
+    "/swap": SwapReport,
 }
 
 

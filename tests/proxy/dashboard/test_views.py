@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 import tomllib
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from knapcache.features.semantic.differences import FEATURES
+from knapcache.features.swap.event import LabelNote, SwapEvent
+from knapcache.features.swap.settings import SwapRouteSettings
 from knapcache.proxy.admin.pages import feature_panels
 from knapcache.proxy.settings import Settings
 from tests.features.prefix.prefix_events import prefix_event
@@ -22,7 +25,7 @@ from tests.support.semantic_control import LearnerControl
 from tests.support.timing import wait_until
 
 CORE = ["", "entries", "requests", "savings"]
-FEATURE_VIEWS = ["limits", "content_log", "prefix", "semantic", "webhooks"]
+FEATURE_VIEWS = ["limits", "content_log", "prefix", "swap", "semantic", "webhooks"]
 ALL = [*CORE, *FEATURE_VIEWS, "settings"]
 SCREENS = 2
 BILLS = {"none": 10_000.0, "last-1h": 5_800.0, "last-5m": 3_550.0, "learned": 2_300.0, "paid": 10_000.0}
@@ -63,8 +66,28 @@ def busy(admin: FakeAdmin) -> None:
         for tariff in ("anthropic", "openai-5.6"):
             prefix = prefix_event(tariff=tariff, own_marks=False, bills=BILLS, rule="learned-alone")
             admin.prefix.count(event("miss", time=time.time(), upstream=tariff, prefix=prefix))
+    add_frames(admin)
     admin.audit = [audit_record("login", id=str(k)) for k in range(30)]
     admin.plan |= plan_result(span="2 days")
+
+
+def add_frames(admin: FakeAdmin) -> None:
+    """Add frames of requests in every state, and more requests that are never swapped."""
+    names = {"name": "questions-of-the-support-desk", "swap_model": "gpt-4o-mini-2024-07-18"}
+    route = Settings(route=[{"swap": "on"} | names]).route[0]
+    assert isinstance(route, SwapRouteSettings)
+    admin.swap.routes[route.name] = SimpleNamespace(model=route.swap_model, settings=route)
+    for k in range(60):
+        name, tenant = f"{k:016x}", f"team-{k}"
+        loss = (None, 0.0, 0.0, 1.0)[k % 4]
+        frame = admin.swap.frames.for_request(name, tenant, route, "claude-opus-4-1-20250805")
+        for _ in range(0 if loss is None else 30 if k % 4 == 1 else 600):
+            frame.decision.add_label(loss, 0.001)
+        parts = [SwapEvent("asked", name), SwapEvent("swap", name, usd_saved=0.25)]
+        parts.append(SwapEvent("excluded", reason=f"reason {k % 8}"))
+        admin.swapped.consume([event("miss", time=time.time(), swap=part) for part in parts])
+        admin.swapped.consume_notes([LabelNote(name, 0.0, "equal", 0.01)])
+    assert {frame.decision.certificate.state for _, frame in admin.swap.frames} == {"learning", "certified", "hopeless"}
 
 
 @pytest.fixture
@@ -92,7 +115,8 @@ def test_every_view_fits_two_screens_and_any_width(busy_page: Page) -> None:
     page.set_viewport_size({"width": 1280, "height": 800})
     open_view(page, "")
     assert page.locator("#overview article.card:visible").count() <= 6
-    assert page.locator("#views").evaluate("list => list.scrollWidth <= list.clientWidth"), "all names are visible"
+    hidden = "list => [list.scrollWidth - list.clientWidth, list.scrollHeight - list.clientHeight]"
+    assert page.locator("#views").evaluate(hidden) == [0, 0], "all names are visible"
     expect(page.locator("#features > div")).to_have_count(len(FEATURE_VIEWS))
 
 
@@ -131,7 +155,7 @@ def test_links_and_tokens_open_any_view(busy_page: Page, tab: Tab, admin: FakeAd
 
 def test_without_data_every_view_says_what_to_do(tab: Tab, server: FakeAdmin) -> None:
     server.reset()
-    server.on = {"prefix", "semantic"}
+    server.on = {"prefix", "swap", "semantic"}
     server.tier = LearnerControl()
     page = tab.open(server.login())
     wait_for_data(page)
@@ -142,6 +166,7 @@ def test_without_data_every_view_says_what_to_do(tab: Tab, server: FakeAdmin) ->
         "requests": ("#requests-table", "Connect an app: each request appears here"),
         "savings": ("#policies-none", "send the same request twice"),
         "prefix": ("#prefix-text", "Connect an app and send one to a provider"),
+        "swap": ("#swap-table", "Send a request that a route with swap matches"),
         "semantic": ("#semantic-matches", "Ask a stored question in other words"),
         "settings": ("#audit-table", "Logins, purges and readings of content are listed here"),
     }
