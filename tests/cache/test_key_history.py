@@ -52,6 +52,18 @@ def test_an_evicted_entry_is_recorded_with_the_answer_that_took_its_place(cache:
     assert causes(cache, first) == ["evicted"], "it is stored again; its history stays"
 
 
+def test_the_record_of_an_eviction_has_the_requests_of_both_answers() -> None:
+    with small_cache(policy="gdsf-cost", clock=Clock(step=0.001)) as cache:
+        first = fetch(cache, "first", 15_000, cost=0.001)
+        assert fetch(cache, "first", 15_000, cost=0.001) == first
+        newer = 0
+        while not records(cache, first):
+            newer += 1
+            fetch(cache, newer, 15_000, cost=5.0)
+        (record,) = records(cache, first)
+        assert (record.cause, record.requests, record.rival_requests) == ("evicted", 2, 1)
+
+
 def test_an_entry_whose_id_is_reused_is_recorded() -> None:
     with small_cache(ids=8, clock=Clock(step=0.001)) as cache:
         keys = [fetch(cache, name) for name in range(9)]

@@ -14,6 +14,7 @@ from knapcache.cache.entry_index import entry_table
 from knapcache.cache.purging import model_filter, purge_conditions
 from knapcache.errors import InvalidInput
 from knapcache.store.base import EntryInfo
+from tests.support.caches import CHAT, Upstream, request_of, small_cache
 
 TAGS = st.lists(st.sampled_from(["a", "b", "ab", "c:d"]), max_size=3, unique=True)
 MODELS = st.sampled_from(["m", "m-2024-08-06", "m-mini-2024-08-06", "n"])
@@ -103,3 +104,12 @@ def test_the_name_of_a_model_stands_for_its_dated_versions(wanted: str, name: st
 
 def test_a_digest_may_be_in_upper_case() -> None:
     assert purge_conditions(system="ABCD").system == "abcd"
+
+
+def test_shadows_pay_for_a_purged_answer_again() -> None:
+    with small_cache(shadows=("lru",)) as cache:
+        for _ in range(2):
+            key = cache.fetch(CHAT, request_of(1), Upstream()(1)).key
+            cache.purge(key=key)
+        spent = cache.stats().shadows
+        assert spent["lru"] == spent["none"] > 0
