@@ -45,7 +45,7 @@ def execute(args: argparse.Namespace) -> None:
     cache = cache_file.locate(args)
     with closing(open_to_read(cache.place, cache.secret, cache.keys)) as store:
         found = inspect_store(store)
-        found["engine"] = engine_of(cache, store)
+        found["engine"] = server_of(cache, store)
     rows: list[Row] = found.pop("rows")
     if args.key is not None:
         show_entry(args, rows, cache)
@@ -59,10 +59,10 @@ def execute(args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps({**found, "rows": shown}, indent=2))
         return
-    engine, disk = found["engine"], format_size(found["disk_bytes"])
-    if engine is not None:
-        print_engine(engine)
-    where = "on disk" if engine is None else "in the server"
+    server, disk = found["engine"], format_size(found["disk_bytes"])
+    if server is not None:
+        print_server(server)
+    where = "on disk" if server is None else "in the server"
     if not rows:
         empty = "is empty" if not every else f"has {count_of(every)}, and none meets every condition"
         print_text(f"0 entries: {cache} {empty}, {disk} {where}.")
@@ -95,7 +95,7 @@ def select(rows: Sequence[Row], args: argparse.Namespace, names: cache_file.Tena
     ]
 
 
-def engine_of(cache: cache_file.CacheLocation, store: Store) -> dict[str, Any] | None:
+def server_of(cache: cache_file.CacheLocation, store: Store) -> dict[str, Any] | None:
     """Return the server of a cache on Valkey or Redis, and its limits; None for a file."""
     from knapcache.cache.opening import is_url
 
@@ -108,15 +108,15 @@ def engine_of(cache: cache_file.CacheLocation, store: Store) -> dict[str, Any] |
     return overview(store)._asdict()
 
 
-def print_engine(engine: dict[str, Any]) -> None:
+def print_server(server: dict[str, Any]) -> None:
     """Print the server and the limits of a cache on it."""
     used, limit, nursery_used, nursery_limit = (
-        format_size(engine[name]) for name in ("used", "limit", "nursery_used", "nursery_limit")
+        format_size(server[name]) for name in ("used", "limit", "nursery_used", "nursery_limit")
     )
-    shards = "1 shard" if engine["shards"] == 1 else f"{engine['shards']} shards"
+    shards = "1 shard" if server["shards"] == 1 else f"{server['shards']} shards"
     print_text(
-        f"{engine['engine']}, {engine['topology']}, {shards}, "
-        f"{'owned by a process' if engine['owner'] else 'no owner'}.",
+        f"{server['engine']}, {server['topology']}, {shards}, "
+        f"{'owned by a process' if server['owner'] else 'no owner'}.",
         f"Entries {used} of {limit}, nursery {nursery_used} of {nursery_limit}.",
     )
 

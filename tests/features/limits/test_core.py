@@ -110,5 +110,5 @@ def test_a_call_of_unknown_cost_counts_once_and_at_least_its_bill(bill: Bill | N
     limits = Mock()
     reservation = Reservation(limits, (), CallAmounts(1, 0.5, 10.0))
     assert [reservation.keep(bill=bill), reservation.keep(bill=bill)] == [paid.usd, 0.0]
-    (settled,) = limits.counts.settle.call_args_list
-    assert settled.args[0].paid == paid
+    (charged,) = limits.counts.charge.call_args_list
+    assert charged.args[0].paid == paid

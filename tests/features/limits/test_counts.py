@@ -16,13 +16,13 @@ from knapcache.features.limits.core import (
     SLOTS_AHEAD,
     STALE_SECONDS,
     CallAmounts,
+    Charge,
     Counts,
     LimitValues,
     Operation,
     Read,
     Reserve,
     Scope,
-    Settle,
 )
 from knapcache.features.limits.sqlite_counts import SqliteCounts
 from tests.features.limits.conftest import OpenCounts
@@ -41,10 +41,10 @@ def reserve(counts: Counts, scopes: tuple[Scope, ...], now: float = NOW, amounts
     return None if refusal is None else f"{refusal.scope} {refusal.limit}"
 
 
-def settle(
+def charge(
     counts: Counts, scopes: tuple[Scope, ...], usd: float = 0.5, tokens: float = 100.0, now: float = NOW
 ) -> None:
-    counts.apply([Settle(scopes, CALL, CallAmounts(0, usd, tokens))], now)
+    counts.apply([Charge(scopes, CALL, CallAmounts(0, usd, tokens))], now)
 
 
 def test_a_reservation_counts_until_it_is_replaced_by_the_cost(open_counts: OpenCounts) -> None:
@@ -52,7 +52,7 @@ def test_a_reservation_counts_until_it_is_replaced_by_the_cost(open_counts: Open
     assert reserve(counts, team) is None
     assert reserve(counts, team) is None
     assert reserve(counts, team) == "team usd_per_day"
-    settle(counts, team, usd=0.1)
+    charge(counts, team, usd=0.1)
     assert reserve(counts, team) is None
     assert reserve(counts, team) == "team usd_per_day"
     (usage,) = counts.apply([Read(team)], NOW)[0].usages
@@ -69,7 +69,7 @@ def test_a_call_that_one_scope_refuses_counts_in_none(open_counts: OpenCounts) -
     assert reserve(counts, (other, whole)) == f"{ALL} concurrent"
     (usage,) = counts.apply([Read((other,))], NOW)[0].usages
     assert (sum(usage.requests), usage.in_flight) == (0, CallAmounts())
-    settle(counts, (team, whole))
+    charge(counts, (team, whole))
     assert reserve(counts, (other, whole)) is None
 
 
@@ -77,7 +77,7 @@ def test_a_minute_and_a_day_pass(open_counts: OpenCounts) -> None:
     counts, team = open_counts("one"), (scope(requests_per_minute=2, usd_per_day=3.0, usd_per_month=4.0),)
     for _ in range(2):
         assert reserve(counts, team) is None
-        settle(counts, team, usd=2.0, tokens=0.0)
+        charge(counts, team, usd=2.0, tokens=0.0)
     assert reserve(counts, team) == "team usd_per_day"
     tomorrow = NOW + 86_400
     assert reserve(counts, team, tomorrow) == "team usd_per_month"
@@ -96,7 +96,7 @@ def test_a_clock_that_is_behind_admits_no_second_limit(open_counts: OpenCounts, 
     for team in (requests, tokens):
         for _ in range(3):
             assert reserve(counts, team, begin) is None
-            settle(counts, team, now=begin)
+            charge(counts, team, now=begin)
         assert reserve(counts, team, begin - behind) is not None
         (usage,) = counts.apply([Read(team)], begin - behind)[0].usages
         assert (usage.requests[-1], usage.tokens[-1]) == (3, 300)
@@ -107,11 +107,11 @@ def test_a_clock_that_is_behind_admits_no_second_limit(open_counts: OpenCounts, 
 def test_a_clock_that_is_wrong_for_a_while_does_not_reset_a_spend_limit(open_counts: OpenCounts, wrong: float) -> None:
     counts, team = open_counts("one"), (scope(usd_per_day=1.0, usd_per_month=1.0),)
     assert reserve(counts, team) is None
-    settle(counts, team, usd=2.0)
+    charge(counts, team, usd=2.0)
     for _ in range(3):
         counts.beat({}, NOW + wrong)
         assert reserve(counts, team, NOW + wrong) in (None, "team usd_per_day")
-        settle(counts, team, usd=2.0, now=NOW + wrong)
+        charge(counts, team, usd=2.0, now=NOW + wrong)
         counts.beat({}, NOW + wrong)
     counts.beat({}, NOW)
     assert reserve(counts, team) == "team usd_per_day"
@@ -139,7 +139,7 @@ def test_all_forms_decide_alike(open_counts: OpenCounts) -> None:
             if open_calls and chance.random() < 0.45:
                 taken = open_calls.pop(chance.randrange(len(open_calls)))
                 paid = CallAmounts(0, taken.amounts.usd * chance.choice((0.0, 1.0, 2.0)), taken.amounts.tokens)
-                batch.append(Settle(taken.scopes, taken.amounts, paid))
+                batch.append(Charge(taken.scopes, taken.amounts, paid))
             else:
                 batch.append(Reserve(chosen, amounts))
         batch.append(Read(scopes))
@@ -173,9 +173,9 @@ def test_processes_share_the_counters(open_counts: OpenCounts) -> None:
     assert reserve(first, team) is None
     assert reserve(second, team) is None
     assert reserve(first, team) == "team concurrent"
-    settle(first, team)
+    charge(first, team)
     assert reserve(second, team) is None
-    settle(second, team)
+    charge(second, team)
     assert reserve(first, team) == "team requests_per_minute"
 
 
@@ -241,12 +241,12 @@ def test_a_file_survives_a_restart_and_forgets_what_is_old(tmp_path: Path) -> No
     path, team = tmp_path / "limits.sqlite", (scope(usd_per_day=1.0),)
     counts = SqliteCounts(path, "one")
     assert reserve(counts, team) is None
-    settle(counts, team, usd=2.0)
+    charge(counts, team, usd=2.0)
     counts.close()
     counts = SqliteCounts(path, "two")
     assert reserve(counts, team) == "team usd_per_day"
     for day in range(1, 40):
-        settle(counts, team, usd=2.0, now=NOW + day * 86_400)
+        charge(counts, team, usd=2.0, now=NOW + day * 86_400)
         counts.beat({}, NOW + day * 86_400)
     with counts._transaction() as connection:
         kinds = connection.execute("SELECT kind, count(*) FROM used GROUP BY kind ORDER BY kind").fetchall()

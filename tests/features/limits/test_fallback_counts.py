@@ -10,6 +10,7 @@ import pytest
 from knapcache.errors import StoreError
 from knapcache.features.limits.core import (
     CallAmounts,
+    Charge,
     LimitValues,
     Operation,
     Read,
@@ -17,7 +18,6 @@ from knapcache.features.limits.core import (
     Result,
     Scope,
     ScopeUsage,
-    Settle,
 )
 from knapcache.features.limits.fallback_counts import RETRY_SECONDS, FallbackCounts
 from knapcache.features.limits.sqlite_counts import SqliteCounts
@@ -49,7 +49,7 @@ def is_admitted(counts: FallbackCounts) -> bool:
 
 
 def pay(counts: FallbackCounts, usd: float) -> None:
-    counts.apply([Settle(TEAM, CALL, CallAmounts(0, usd, 10.0))], NOW)
+    counts.apply([Charge(TEAM, CALL, CallAmounts(0, usd, 10.0))], NOW)
 
 
 def usage(counts: FallbackCounts | SqliteCounts) -> ScopeUsage:

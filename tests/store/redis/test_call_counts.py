@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from knapcache.errors import StoreError
-from knapcache.features.limits.core import CallAmounts, LimitValues, Read, Reserve, Scope, Settle
+from knapcache.features.limits.core import CallAmounts, Charge, LimitValues, Read, Reserve, Scope
 from knapcache.features.limits.redis_counts import RedisCounts
 from knapcache.store.redis.call_counts import MAX_OPERATIONS
 from knapcache.store.redis.store import RedisStore
@@ -35,7 +35,7 @@ def exercise(first: RedisStore, second: RedisStore) -> None:
     found = one.apply([Reserve(TEAM, CALL)] * (MAX_OPERATIONS + 5), NOW)
     refused = [result.refusal.limit for result in found if result.refusal is not None]
     assert refused == ["usd_per_day"] * (MAX_OPERATIONS + 5 - 36)
-    one.apply([Settle(TEAM, CALL, CallAmounts(0, 0.1, 5.0))] * 36, NOW)
+    one.apply([Charge(TEAM, CALL, CallAmounts(0, 0.1, 5.0))] * 36, NOW)
     (usage,) = two.apply([Read(TEAM)], NOW)[0].usages
     assert usage.usd_day == usage.usd_month == pytest.approx(3.6)
     assert (sum(usage.requests), sum(usage.tokens), usage.in_flight) == (36, 180, CallAmounts())

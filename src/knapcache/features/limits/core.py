@@ -132,7 +132,7 @@ class Reserve(NamedTuple):
     amounts: CallAmounts
 
 
-class Settle(NamedTuple):
+class Charge(NamedTuple):
     """Replace what was reserved for a call by what it cost. The call has ended."""
 
     scopes: tuple[Scope, ...]
@@ -147,7 +147,7 @@ class Read(NamedTuple):
     scopes: tuple[Scope, ...]
 
 
-Operation = Reserve | Settle | Read
+Operation = Reserve | Charge | Read
 
 
 class Result(NamedTuple):
@@ -199,7 +199,7 @@ def used_after(operation: Operation, result: Result, usage: ScopeUsage) -> Scope
     if isinstance(operation, Reserve) and result.refusal is None:
         *older, present = usage.requests
         return usage._replace(requests=(*older, present + operation.amounts.calls))
-    if isinstance(operation, Settle):
+    if isinstance(operation, Charge):
         *older, present = usage.tokens
         paid = operation.paid
         return usage._replace(

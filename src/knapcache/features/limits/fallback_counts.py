@@ -25,6 +25,7 @@ from knapcache.features.limits.core import (
     BEAT_SECONDS,
     DAY,
     CallAmounts,
+    Charge,
     Counts,
     LimitValues,
     Operation,
@@ -32,7 +33,6 @@ from knapcache.features.limits.core import (
     Result,
     Scope,
     ScopeUsage,
-    Settle,
     used_after,
 )
 from knapcache.features.limits.sqlite_counts import SqliteCounts
@@ -67,14 +67,14 @@ class FallbackCounts:
             assert self._local is not None
             results = self._local.apply(operations, now)
             for operation in operations:
-                if isinstance(operation, Settle) and operation.paid.usd:
+                if isinstance(operation, Charge) and operation.paid.usd:
                     for scope in operation.scopes:
                         place = scope.name, now // DAY * DAY
                         self._unsent[place] = self._unsent.get(place, 0.0) + operation.paid.usd
         for operation, result in zip(operations, results, strict=True):
             if isinstance(operation, Reserve) and result.refusal is None:
                 self._count_in_flight(operation.scopes, operation.amounts, 1)
-            elif isinstance(operation, Settle):
+            elif isinstance(operation, Charge):
                 self._count_in_flight(operation.scopes, operation.reserved, -1)
         return results
 
@@ -119,7 +119,7 @@ class FallbackCounts:
     def _send_unsent(self) -> None:
         for (scope, day), usd in list(self._unsent.items()):
             # At noon, so that it is that day also by another calendar arithmetic.
-            paid = Settle((Scope(scope, NO_LIMITS),), CallAmounts(), CallAmounts(0, usd))
+            paid = Charge((Scope(scope, NO_LIMITS),), CallAmounts(), CallAmounts(0, usd))
             self._shared.apply([paid], day + DAY / 2)
             del self._unsent[scope, day]
 

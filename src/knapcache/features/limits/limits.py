@@ -25,13 +25,13 @@ from knapcache.features.limits.core import (
     BEAT_SECONDS,
     LIMITS,
     CallAmounts,
+    Charge,
     LimitValues,
     Operation,
     Read,
     Reserve,
     Result,
     Scope,
-    Settle,
     crossed,
     window_end,
 )
@@ -134,7 +134,7 @@ class Reservation:
     def _end(self, paid: CallAmounts) -> Limits | None:
         limits, self._limits = self._limits, None
         if limits is not None:
-            limits.counts.settle(Settle(self._scopes, self.amounts, paid))
+            limits.counts.charge(Charge(self._scopes, self.amounts, paid))
         return limits
 
 
@@ -142,9 +142,9 @@ class CountsThread:
     """Applies operations in a thread, all that wait together."""
 
     def __init__(
-        self, counts: FallbackCounts, on_settled: Callable[[Settle, Result], None], clock: Callable[[], float]
+        self, counts: FallbackCounts, on_charged: Callable[[Charge, Result], None], clock: Callable[[], float]
     ) -> None:
-        self.shared, self._on_settled, self._clock = counts, on_settled, clock
+        self.shared, self._on_charged, self._clock = counts, on_charged, clock
         self._pool = DeadlinePool("knapcache-limits", threads=1)
         self._lock = threading.Lock()
         self._waiting: list[tuple[Operation, asyncio.Future[Result] | None]] = []
@@ -156,7 +156,7 @@ class CountsThread:
         self._add(operation, future)
         return await future
 
-    def settle(self, operation: Settle) -> None:
+    def charge(self, operation: Charge) -> None:
         """Apply an operation without waiting for it."""
         self._add(operation, None)
 
@@ -193,12 +193,12 @@ class CountsThread:
                     future.set_exception(results)
             return
         for (operation, future), result in zip(batch, results, strict=True):
-            if isinstance(operation, Settle):
-                self._on_settled(operation, result)
+            if isinstance(operation, Charge):
+                self._on_charged(operation, result)
             elif future is not None and not future.done():
                 future.set_result(result)
             elif isinstance(operation, Reserve) and result.refusal is None:  # its request was cancelled meanwhile
-                self.settle(Settle(operation.scopes, operation.amounts, CallAmounts()))
+                self.charge(Charge(operation.scopes, operation.amounts, CallAmounts()))
 
     async def close(self) -> None:
         with contextlib.suppress(TimeoutError):
@@ -217,7 +217,7 @@ class Limits:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.estimator, self._clock = estimator, clock
-        self.counts = CountsThread(counts, self._settled, clock)
+        self.counts = CountsThread(counts, self._charged, clock)
         self._callbacks: list[Callable[[LimitWarning], None]] = []
         self.configure(settings)
 
@@ -271,7 +271,7 @@ class Limits:
         """Count a call in the background, which is never refused."""
         scopes = self.tenants.get(tenant, self.whole)
         if scopes:
-            self.counts.settle(Settle(scopes, CallAmounts(), CallAmounts(0, usd, tokens)))
+            self.counts.charge(Charge(scopes, CallAmounts(), CallAmounts(0, usd, tokens)))
 
     async def report(self) -> list[LimitUse]:
         """Return every limit, and what is used of it."""
@@ -304,7 +304,7 @@ class Limits:
     async def close(self) -> None:
         await self.counts.close()
 
-    def _settled(self, operation: Settle, result: Result) -> None:
+    def _charged(self, operation: Charge, result: Result) -> None:
         """Give the warnings of a payment."""
         if operation.paid.usd <= 0.0:
             return

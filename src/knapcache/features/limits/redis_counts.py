@@ -68,7 +68,7 @@ class RedisCounts:
         if isinstance(operation, Read):
             return ["read", len(operation.scopes), *scopes, 0, 0, 0, 0, 0]
         paid = operation.paid
-        return ["settle", len(operation.scopes), *scopes, *operation.reserved, paid.usd, paid.tokens]
+        return ["charge", len(operation.scopes), *scopes, *operation.reserved, paid.usd, paid.tokens]
 
 
 def limit(value: float | None) -> float | str:

@@ -79,7 +79,7 @@ class CallCounts:
 
 COUNT_CALLS = """
 -- KEYS: one of the counters. ARGV: prefix of their names, process, day, month, slot, slots of a minute, later ones
--- that count as the present one, seconds until a process is dead, then operations: kind (reserve, settle, read), number
+-- that count as the present one, seconds until a process is dead, then operations: kind (reserve, charge, read), number
 -- of scopes, for each its name and five limits or '', then calls, dollars and tokens to reserve or to release, dollars
 -- and tokens paid.
 local prefix, process, slot, minute, ahead = ARGV[1], ARGV[2], tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
@@ -165,10 +165,10 @@ while at <= #ARGV do
   for k = 1, 5 do amounts[k] = tonumber(ARGV[at + k - 1]) end
   at = at + 5
   for _, scope in ipairs(scopes) do
-    local sign = kind == 'settle' and -1 or 1
-    if kind == 'settle' then add_paid(scope.name, amounts[4], amounts[5]) end
+    local sign = kind == 'charge' and -1 or 1
+    if kind == 'charge' then add_paid(scope.name, amounts[4], amounts[5]) end
     if kind == 'reserve' and result[1] == '0' then add(scope.name, 'r', slot, amounts[1]) end
-    if kind == 'settle' or (kind == 'reserve' and result[1] == '0') then
+    if kind == 'charge' or (kind == 'reserve' and result[1] == '0') then
       for i = 1, 3 do scope.own[i] = scope.own[i] + sign * amounts[i] end
       put(scope.name, scope.own)
     end
