@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from knapcache.features.semantic import differences, plain_text, quantities, units, vocabulary, words
+from knapcache.features.semantic import differences, plain_text, quantities, symbols, units, vocabulary, words
 from knapcache.features.semantic.differences import WordCounts, contrast_affixes, overlap
 from knapcache.features.semantic.score import CENTRE, SCALE, Score
 from knapcache.features.semantic.units import read_unit
-from knapcache.features.semantic.word_facts import DECADE, stem
+from knapcache.features.semantic.word_facts import decade_of, stem
 from knapcache.features.semantic.words import QuestionWords
 
 MOST_WORDS = r"[a-z]+(?![^\s?,!])              # most words" + "\n    |"
@@ -30,7 +30,7 @@ def read(text: str) -> dict[str, Any]:
     """Return the fields of a reading, and its sets."""
     text = text[: words.MAX_TEXT]
     text = plain_text._FRACTION.sub(plain_text._decimal, plain(text))
-    text = plain_text._SPACED.sub(plain_text._joined, text)
+    text = plain_text._SPACED.sub(plain_text._joined, plain_text._measures(text))
     cased = 0 < sum(map(str.isupper, text)) <= 0.5 * sum(map(str.isalpha, text))
     found: list[str] = []
     written: list[str] = []
@@ -38,7 +38,10 @@ def read(text: str) -> dict[str, Any]:
     for match in TOKEN.finditer(text):
         raw = match.group()
         word = raw.lower()
-        if not words._WORD_START.match(raw):
+        initial = words._initial(text, match.start())
+        if cased and words._depends_on_case(raw, written[-1:], initial=initial):
+            parts = [units.CASED_UNITS.get(raw, raw)]
+        elif not words._WORD_START.match(raw):
             word = words.OPERATORS.get(word, word)
             code.add(word)
             parts = [word]
@@ -48,7 +51,7 @@ def read(text: str) -> dict[str, Any]:
             parts = [word]
         else:
             parts = words._expand(word)
-            is_name = cased and raw[0].isupper() and parts[0] != "i" and not words._initial(text, match.start())
+            is_name = cased and raw[0].isupper() and parts[0] != "i" and not initial
             if is_name and parts[0] not in words._NOT_NAMES and not quantities.is_numeral(raw):
                 names.add(stem(parts[0]))
         found += parts
@@ -64,9 +67,12 @@ def read(text: str) -> dict[str, Any]:
         "stem_set": set(stems),
         "all_stems": set(map(stem, found)),
         "content": content(found, numbers.places),
+        "exact": exact(found, numbers.written),
+        "symbols": symbols.symbols_of(text, TOKEN, cased=cased),
         "trigrams": {joined[at : at + 3] for at in range(max(1, len(joined) - 2))},
         "kind": next((vocabulary.QUESTION_WORDS[word] for word in found if word in vocabulary.QUESTION_WORDS), ""),
         "numbers": tuple((value, stem(follower)) for value, follower in numbers.values),
+        "number_kinds": numbers.kinds,
         "ones": numbers.ones,
         "quantities": numbers.quantities,
         "negations": words._negations(joined),
@@ -83,6 +89,7 @@ def plain(text: str) -> str:
         return kept
     text = "".join(map(plain_text._character, plain_text._SUPERSCRIPT.sub(plain_text._power, text)))
     text = unicodedata.normalize("NFKC", text.translate(plain_text._SIGNS)).translate(plain_text._SIGNS)
+    text = plain_text._MICRO.sub("u", text)
     text = "".join(char for char in text if unicodedata.category(char) not in ("Cf", "Mn", "Me"))
     return plain_text._WORD.sub(lambda word: plain_text._latin(word[0]), text)
 
@@ -100,10 +107,8 @@ def by_word(found: list[str], numbers: frozenset[int]) -> dict[str, Any]:
             dates.add(word.removesuffix("s"))
         elif word in vocabulary.RELATIVE_DAYS or word in vocabulary.FEASTS:
             dates.add(word)
-        elif word in vocabulary.DECADES:
-            dates.add(f"decade {vocabulary.DECADES[word]}")
-        elif decade := DECADE.fullmatch(word):
-            dates.add(f"decade {int(decade[1])}")
+        elif (decade := decade_of(word)) is not None:
+            dates.add(f"decade {decade}")
         elif word in ("next", "last") and at + 1 < len(found) and (unit := read_unit(found[at + 1])) is not None:
             dates.add(f"{word} {unit.name}")
         for side in vocabulary.ANTONYM_SIDES.get(word, ()):
@@ -121,14 +126,32 @@ def by_word(found: list[str], numbers: frozenset[int]) -> dict[str, Any]:
 def content(found: list[str], numbers: frozenset[int]) -> tuple[str, ...]:
     kept = []
     for at, word in enumerate(found):
-        if at in numbers or word in vocabulary.DECADES or DECADE.fullmatch(word):
+        if at in numbers or decade_of(word) is not None:
             continue
         unit = units.read_unit(word, after_number=at - 1 in numbers)
         letter = at > 0 and word in ("a", "i") and found[at - 1] in vocabulary.LETTERED_NOUNS
         if unit is not None:
             kept.append(unit.name)
         elif word not in vocabulary.HARMLESS_WORDS or (letter and found[at + 1 : at + 2] != ["the"]):
-            kept.append(stem(word))
+            base = stem(word)
+            kept.append(f"{base}+{word[-2:]}" if word[-2:] in ("ed", "ly") and base != word else base)
+    return tuple(kept)
+
+
+def exact(found: list[str], numbers: dict[int, str]) -> tuple[str, ...]:
+    kept = []
+    for at, word in enumerate(found):
+        unit = units.read_unit(word, after_number=at - 1 in numbers)
+        letter = at > 0 and word in ("a", "i") and found[at - 1] in vocabulary.LETTERED_NOUNS
+        plural = len(word) > 3 and word.endswith("s") and word[-2:] not in ("ss", "us", "is")
+        if at in numbers:
+            kept += [numbers[at]] if numbers[at] else []
+        elif unit is not None and word[-2:] != "ly":
+            kept.append(unit.name)
+        elif (decade := decade_of(word)) is not None:
+            kept.append(f"{decade}s")
+        elif word not in vocabulary.INERT_WORDS or (letter and found[at + 1 : at + 2] != ["the"]):
+            kept.append("one" if word == "1" else word.removesuffix("s") if plural else word)
     return tuple(kept)
 
 
@@ -155,7 +178,7 @@ def contradiction(asked: QuestionWords, stored: QuestionWords) -> str:
         "negation": asked.negations != stored.negations or opposed or exchanged,
         "modality": len(modalities) == 2 and "" not in modalities,
         "quotation": not (quoted_in(asked, stored) and quoted_in(stored, asked)),
-        "code": not (code_in(asked, stored) and code_in(stored, asked)),
+        "code": asked.symbols != stored.symbols or not (code_in(asked, stored) and code_in(stored, asked)),
         "name": not (asked.names <= stored.all_stems and stored.names <= asked.all_stems),
         "order": reordered(asked, stored),
     }

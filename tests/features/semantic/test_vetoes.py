@@ -90,9 +90,9 @@ def test_every_veto_has_words_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(("asked", "stored"), SAME)
-def test_other_wordings_of_a_question_are_not_vetoed(asked: str, stored: str) -> None:
-    assert veto(read_words(asked), read_words(stored)) == ""
-    assert veto(read_words(stored), read_words(asked)) == ""
+def test_other_wordings_of_a_question_do_not_contradict_it(asked: str, stored: str) -> None:
+    assert contradiction(read_words(asked), read_words(stored)) == ""
+    assert contradiction(read_words(stored), read_words(asked)) == ""
 
 
 QUESTIONS = (
@@ -175,9 +175,24 @@ def test_a_substitution_is_what_stands_in_one_place() -> None:
     def found(one: str, other: str) -> object:
         return substituted(read_words(one), read_words(other))
 
-    assert found("how do i attract mice", "how can i repel mice") == (("attract",), ("repel",))
+    assert found("how do i attract mice", "how would i repel mice") == (("attract",), ("repel",))
     assert found("how do i attract mice", "how do i attract many mice") is None, "an addition"
     assert found("how do i attract mice", "which cheese is liked by mice in most homes") is None, "another wording"
+
+
+def test_function_words_and_their_order_are_a_substitution_if_the_content_is_the_same() -> None:
+    def found(one: str, other: str) -> object:
+        return substituted(read_words(one), read_words(other))
+
+    assert found("do we owe money to the bank", "do you owe money to the bank") == (("we",), ("you",))
+    assert found("was he fed by us all", "was he being fed by us all") == ((), ("being",))
+    assert found("hi, what is the price exactly?", "what is a price please") is None, "no word that could matter"
+    assert found("is he being fed by us", "is he being fed by us?") is None
+
+
+def test_another_order_is_a_substitution_also_beside_one_other_word() -> None:
+    one, other = read_words("why does iran bomb iraq"), read_words("why did iraq bomb iran")
+    assert substituted(one, other) == (("iran", "bomb", "iraq"), ("did", "iraq", "bomb", "iran"))
 
 
 def test_most_dangerous_pairs_of_every_kind_are_stopped() -> None:
@@ -188,4 +203,5 @@ def test_most_dangerous_pairs_of_every_kind_are_stopped() -> None:
     assert min(map(len, kinds.values())) >= 95
     assert min(sum(found) / len(found) for found in kinds.values()) >= 0.85
     for one, other in HARMLESS:
-        assert [excluded(one), excluded(other), veto(read_words(one), read_words(other))] == ["", "", ""], (one, other)
+        found = [excluded(one), excluded(other), contradiction(read_words(one), read_words(other))]
+        assert found == ["", "", ""], (one, other)

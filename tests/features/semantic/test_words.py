@@ -94,3 +94,17 @@ def test_dates_are_months_weekdays_and_feasts() -> None:
     dates = read_words("Mondays, in May, at Christmas, in jan").dates
     assert dates == {"monday", "month may", "christmas", "month january"}
     assert read_words("you may march").dates == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("plan", "plane"), ("hop", "hope"), ("heroin", "heroine"), ("moral", "morale")]
+)
+def test_words_that_a_last_letter_makes_another_have_two_stems(one: str, other: str) -> None:
+    assert stem(one) != stem(other)
+    assert stem(one) == stem(f"{one}s")
+
+
+def test_content_keeps_apart_what_adjectives_of_one_stem_mean() -> None:
+    assert read_words("a bored or deadly snake").content != read_words("a boring or dead snake").content
+    assert read_words("use the US dollar").content != read_words("use us dollar").content
+    assert read_words("type α").content != read_words("type a").content

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections import Counter
 from pathlib import Path
@@ -18,7 +17,6 @@ from knapcache.features.semantic.lab import report
 from knapcache.features.semantic.lab.pairs_report import pairs_report
 from knapcache.features.semantic.lab.read import QuestionFields, read_questions
 from knapcache.features.semantic.lab.replay import comparison_for, embed_questions, exclude_long, replay
-from knapcache.lab.figures import new_figure
 from knapcache.lab.files import OutputFile
 
 DESCRIPTION = """Replay a log of questions with the semantic tier, and report what it would serve by similarity, the
@@ -92,11 +90,8 @@ def execute(args: argparse.Namespace) -> None:
     if not 0.0 <= args.audit <= 1.0:
         raise InvalidInput(f"audit must be from 0 to 1, not {args.audit}")
     fields = QuestionFields(args.truth, args.cost)
-    if args.plot is not None:
-        new_figure()  # raises MissingExtra
-    plot = OutputFile(Path(args.plot)) if args.plot is not None else None
     pairs = OutputFile(Path(args.report)) if args.report is not None else None
-    out = options.JsonOutput(args.json)
+    out = options.ResultOutput(args)
     left_out = Counter[str]()
     with progress_bar() as bar:
         task = bar.add_task(f"reading {args.log.name}", total=None)
@@ -127,15 +122,10 @@ def execute(args: argparse.Namespace) -> None:
         )
     found.seconds = time.perf_counter() - start
     result = report.summary(found, questions, compare, left_out.total())
-    text = json.dumps(result, indent=1, allow_nan=False) + "\n"
-    paths = []
-    if plot:
-        plot.write(report.figure_png(found, args.log.name))
-        paths.append(plot.path)
     if pairs:
         pairs.write(pairs_report(found, args.log.name))
-        paths.append(pairs.path)
-    if out.write(text, paths):
+    paths = out.write(result, lambda: report.figure_png(found, args.log.name))
+    if paths is None:
         return
     print_text(*report.facts(result, found))
     if found.compared:
@@ -144,5 +134,5 @@ def execute(args: argparse.Namespace) -> None:
         print_table(rows)
     if rows := report.wrong_rows(found, args.wrong):
         print_table(rows, title="served and wrong")
-    for path in paths:
+    for path in [*paths, *([pairs.path] if pairs else [])]:
         print(path)

@@ -61,8 +61,8 @@ MAX_WORDS = 50_000
 def veto(asked: QuestionWords, stored: QuestionWords) -> str:
     """Return the first reason against answering one question with the other's answer, or "".
 
-    "word", the last of them, is no contradiction: one word stands where the other question has another one. It holds
-    until labels say that the two may be exchanged.
+    "word", the last of them, is no contradiction: one word stands where the other question has another one, or function
+    words and their order differ. It holds until labels say that the two may be exchanged.
     """
     if reason := contradiction(asked, stored):
         return reason
@@ -84,7 +84,7 @@ def contradiction(asked: QuestionWords, stored: QuestionWords) -> str:
         return "modality"
     if not (_quoted_in(asked, stored) and _quoted_in(stored, asked)):
         return "quotation"
-    if not (_code_in(asked, stored) and _code_in(stored, asked)):
+    if asked.symbols != stored.symbols or not (_code_in(asked, stored) and _code_in(stored, asked)):
         return "code"
     if asked.names != stored.names and not (asked.names <= stored.all_stems and stored.names <= asked.all_stems):
         return "name"
@@ -94,36 +94,70 @@ def contradiction(asked: QuestionWords, stored: QuestionWords) -> str:
 def substituted(asked: QuestionWords, stored: QuestionWords) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
     """Return the words that stand in the same place of two questions that are equal otherwise; None: there are none.
 
-    Function words do not count, except those that are not in HARMLESS_WORDS. At most MAX_SUBSTITUTED words differ.
+    Function words do not count, except those that are not in HARMLESS_WORDS. At most MAX_SUBSTITUTED words differ. If
+    the content is the same, all words count, and in any number: "do we owe them" is not "do they owe us". One side may
+    then be empty. If one word of content is too many, and the others have another order, the content counts as a whole.
     """
+    if {*asked.content} == {*stored.content}:
+        return None if asked.exact == stored.exact else _between(asked.exact, stored.exact)
     found = _exchanged(asked.content, stored.content)
     if found is not None and len(found[0]) + len(found[1]) <= MAX_SUBSTITUTED:
         return found
     found = _exchanged(asked.words, stored.words)  # "all snakes" and "any snakes": only one of the two needs a label
-    if found is None or len(found[0]) + len(found[1]) > 2 or {*asked.content} == {*stored.content}:
-        return None
-    return found
+    if found is not None and len(found[0]) + len(found[1]) <= 2:
+        return found
+    if len({*asked.content} ^ {*stored.content}) == 1 and _common_order_differs(asked.content, stored.content):
+        return _between(asked.content, stored.content)  # "does A sue B" and "did B sue A": not "did" alone
+    return None
+
+
+def _common_order_differs(ours: tuple[str, ...], theirs: tuple[str, ...]) -> bool:
+    common = {*ours} & {*theirs}
+    return [word for word in ours if word in common] != [word for word in theirs if word in common]
 
 
 def _exchanged(ours: tuple[str, ...], theirs: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """Return what is between the common beginning and the common end of two sequences; None: nothing on one side."""
+    """Return what is between the common ends of two sequences; None: nothing on one side, or a word on both."""
+    one, other = _between(ours, theirs)
+    return None if not one or not other or {*one} & {*other} else (one, other)
+
+
+def _between(ours: tuple[str, ...], theirs: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what is between the common beginning and the common end of two sequences."""
     shorter, start, end = min(len(ours), len(theirs)), 0, 0
     while start < shorter and ours[start] == theirs[start]:
         start += 1
     while end < shorter - start and ours[-1 - end] == theirs[-1 - end]:
         end += 1
-    one, other = ours[start : len(ours) - end], theirs[start : len(theirs) - end]
-    return None if not one or not other or {*one} & {*other} else (one, other)
+    return ours[start : len(ours) - end], theirs[start : len(theirs) - end]
 
 
 def _numbers_differ(asked: QuestionWords, stored: QuestionWords) -> bool:
     ours, theirs = asked.numbers, stored.numbers
-    if [value for value, _ in ours] != [value for value, _ in theirs] and sorted(ours) != sorted(theirs):
-        return not _same_quantity(asked, stored)
+    if [value for value, _ in ours] != [value for value, _ in theirs]:
+        if sorted(ours) != sorted(theirs):
+            return not _same_quantity(asked, stored)
+    elif _exchange_followers(asked, stored):
+        return True
+    if _kinds_differ(asked, stored):
+        return True
     if asked.ones == stored.ones:
         return False
     fewer = asked if asked.ones < stored.ones else stored
     return not {"a", "an", "one", "single", "first"}.intersection(fewer.words)
+
+
+def _exchange_followers(asked: QuestionWords, stored: QuestionWords) -> bool:
+    """Whether a number counts something else that both texts have: 2 mg in 5 ml, and 2 ml in 5 mg."""
+    pairs = zip(asked.numbers, stored.numbers, strict=True)
+    followers = [(ours, theirs) for (_, ours), (_, theirs) in pairs if ours != theirs and ours and theirs]
+    return any(ours in stored.stems and theirs in asked.stems for ours, theirs in followers)
+
+
+def _kinds_differ(asked: QuestionWords, stored: QuestionWords) -> bool:
+    """Whether one has "two" or "twice" and the other "second"."""
+    ours, theirs = (sorted(zip(each.numbers, each.number_kinds, strict=True)) for each in (asked, stored))
+    return any(kind != other and kind and other for (_, kind), (_, other) in zip(ours, theirs, strict=False))
 
 
 def _same_quantity(asked: QuestionWords, stored: QuestionWords) -> bool:

@@ -6,6 +6,7 @@
     1½, ¼, 1 1/2             1.5, 0.25   vulgar fractions
     x², 10⁻³, H₂O            x^2, 10^-3  superscripts; subscripts become digits
     ×, ÷, −, ≤               *, /, -, <=
+    6', 6'', 6", 50°          feet, inches, degrees
 
 `is_disguised` returns whether a word has letters of another script that look like Latin ones. Such a text is never
 matched: an attacker could evade a veto with it.
@@ -32,7 +33,8 @@ _GREEK_SYMBOLS = frozenset("αβγλμνπρστφχψωΔΣΩ")
 """Letters that stand alone in English texts."""
 
 _SIGNS = str.maketrans({"’": "'", "ʼ": "'", "−": "-", "‐": "-", "‑": "-", "×": "*", "⋅": "*", "÷": "/", "≤": "<=",
-                        "≥": ">=", "≠": "!=", "→": "->", "\u00a0": " ", "µ": "u", "μ": "u"})  # fmt: skip
+                        "≥": ">=", "≠": "!=", "→": "->", "\u00a0": " "})  # fmt: skip
+_MICRO = re.compile(r"[µμ](?=[A-Za-z])")
 _SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹"
 _SUPERSCRIPT = re.compile(rf"[⁺⁻]?[{_SUPERSCRIPTS}]+")
 _FRACTION = re.compile(r"(?:(\d+)\s+)?(?<![\d/.,])(\d{1,3})[⁄/](\d{1,3})(?![\d/.,⁄]*\d)")
@@ -49,19 +51,40 @@ def plain_text(text: str) -> str:
     """Return the plain form of a text."""
     if not _ASCII.fullmatch(text):
         text = "".join(map(_character, _SUPERSCRIPT.sub(_power, text)))
-        text = unicodedata.normalize("NFKC", text.translate(_SIGNS)).translate(_SIGNS)
+        text = _MICRO.sub("u", unicodedata.normalize("NFKC", text.translate(_SIGNS)).translate(_SIGNS))
         text = "".join(char for char in text if unicodedata.category(char) not in ("Cf", "Mn", "Me"))
         text = _WORD.sub(lambda word: _latin(word[0]), text)
     if "/" in text or "⁄" in text:
         text = _FRACTION.sub(_decimal, text)
-    return _SPACED.sub(_joined, text)
+    return _SPACED.sub(_joined, _measures(text))
+
+
+_FEET = re.compile(r"(?<=\d)['′](?![\w'′])|(?<=\d)['′](?=\d{1,2}(?!\w))")
+_INCHES = re.compile(r"(?<=\d)(?:''|″|′′)(?!\w)")
+_INCH_QUOTE = re.compile(r'(?<=\d)"(?!\w)')
+_DEGREES = re.compile(r"(?<=\d)\s?°(?!\s?[CFcf]\b)")
+_OPENS = re.compile(r"(?<!\w)'")
+
+
+def _measures(text: str) -> str:
+    """Return a text with names for the signs of feet, inches and degrees. A closing quotation mark is no sign."""
+    if "°" in text:
+        text = _DEGREES.sub(" degrees ", text)
+    if not _MEASURED.search(text):
+        return text
+    text = text if _OPENS.search(text) else _FEET.sub(" feet ", text)
+    text = _INCHES.sub(" inches ", text)
+    return _INCH_QUOTE.sub(" inches ", text) if text.count('"') % 2 else text
+
+
+_MEASURED = re.compile(r"\d['\"′″]")
 
 
 def is_disguised(text: str) -> bool:
     """Return whether a word mixes Latin letters with those of another script, or has none but looks Latin."""
     if _ASCII.fullmatch(text):
         return False
-    text = unicodedata.normalize("NFKC", text).translate(_SIGNS)
+    text = _MICRO.sub("u", unicodedata.normalize("NFKC", text).translate(_SIGNS))
     return any(_only_looks_latin(word) for word in _WORD.findall(text))
 
 
@@ -95,8 +118,8 @@ def _joined(match: re.Match[str]) -> str:
 
 
 def _latin(word: str) -> str:
-    """Return a word in Latin letters, if all its letters are Latin or look so."""
-    if word.isascii():
+    """Return a word in Latin letters, if all its letters are Latin or look so. A Greek symbol stays: α is not a."""
+    if word.isascii() or word in _GREEK_SYMBOLS:
         return word
     found = word.translate(LOOK_ALIKES)
     if found == word or not all(char < "\u0250" for char in _LETTERS.findall(found)):

@@ -49,10 +49,12 @@ _TABLE = """
 """
 _ALONE = """
     celsius centigrade °c | fahrenheit °f | percent % percentage | degree degrees | radian radians
-    | pound pounds lb lbs £ gbp quid | euro euros € eur | yen ¥ jpy | rupee rupees inr | peso pesos | franc francs chf
-    | ruble rubles rouble roubles | yuan renminbi | won krw | krona kronor krone kroner | zloty zlotys | lira liras
-    | rand | dirham dirhams | shekel shekels | baht"""
+    | pound pounds lb lbs | £ gbp quid | euro euros € eur | yen ¥ jpy | rupee rupees inr ₹ | peso pesos ₱
+    | franc francs chf | ruble rubles rouble roubles ₽ | yuan renminbi | won krw ₩ | krona kronor krone kroner
+    | zloty zlotys | lira liras ₺ | rand | dirham dirhams | shekel shekels ₪ | baht ฿"""
 """Units that are not converted: currencies, temperatures, and pounds, which are a currency or a mass."""
+CASED_UNITS = {"mW": "milliwatt", "Mb": "megabit", "Gb": "gigabit", "Tb": "terabit", "MV": "megavolt", "G": "G"}
+"""Units after a number whose case matters, and another name of each. "G" is none: 5G is no mass."""
 
 UNITS: dict[str, Unit] = {}
 """Units by each of their names."""

@@ -25,12 +25,20 @@ FUNCTION_WORDS = _listed("""
 """Words that carry little of a question's meaning. Negations and antonyms are compared by vetoes instead."""
 
 HARMLESS_WORDS = _listed("""
-    a actually am an and any are as be been being can could do does doing exactly for get give got has have having hello
-    hey hi i if in is it its just kindly know let like me mine my need of on ok okay one or our ours please possible
-    really s so t tell thank thanks that the their them then there they those to us want we what which whether would you
-    your yours""")
-"""Words that may differ between two wordings without a label: checked by hand, and never more than this. Not among
-them are quantifiers, modal verbs that oblige, tenses, prepositions that name a part, and other question words."""
+    a actually am an any are as be been being could do does doing exactly for get give got has hello hey hi i is it its
+    kindly know let of ok okay one our ours please possible really so tell thank thanks that the their then there those
+    to us want we what which whether would you""")
+"""Words that may differ between two wordings without a label of their own: checked by hand, and never more than this.
+Not among them are quantifiers, modal verbs, conjunctions, possessives, tenses, prepositions that name a part, and other
+question words. If nothing but these differs, the difference as a whole needs a label (`differences.substituted`)."""
+
+INERT_WORDS = _listed("a an the please kindly hi hey hello ok okay thank thanks exactly really")
+"""Words that change no question, wherever they stand."""
+
+KEEPS_E = _listed("""
+    artiste bathe breathe clothe envelope germane heroine humane locale loathe morale premiere rationale soothe swathe
+    teethe urbane wreathe""")
+"""Words that mean something else without their last letter, beside those of one syllable such as "plane"."""
 
 MOVABLE = _listed("""
     a am an and are be can could did do does exactly how is just kindly may might must of please shall should so the
@@ -62,6 +70,9 @@ _DIGITS = """
 NUMBER_WORDS: dict[str, float] = {
     word: value for value, words in enumerate(_DIGITS.split("|")) for word in words.split()
 }
+MULTIPLICATIVES = _listed("single once double twice triple thrice quadruple twofold threefold")
+ORDINALS = _listed("first second third") | {word for word in NUMBER_WORDS if word.endswith("th")}
+"""Without the tens."""
 NUMBER_WORDS |= {"thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90}
 _TENS = {word.removesuffix("y"): value for word, value in NUMBER_WORDS.items() if word.endswith("ty")}
 NUMBER_WORDS |= {f"{word}ieth": value for word, value in _TENS.items()} | {"half": 0.5}

@@ -14,6 +14,7 @@ from knapcache.features.semantic.vocabulary import (
     FEASTS,
     FUNCTION_WORDS,
     HARMLESS_WORDS,
+    KEEPS_E,
     MONTHS,
     NEGATIONS,
     RELATIVE_DAYS,
@@ -23,7 +24,7 @@ from knapcache.features.semantic.vocabulary import (
 
 MAX_WORDS = 20_000
 """Words whose facts are remembered."""
-DECADE = re.compile(r"(?:\d\d)?(\d0)s")
+_DECADE = re.compile(r"(\d\d)?(\d0)s")
 NEGATING = NEGATIONS.keys() | {
     "rid", "free", "fail", "fails", "failed", "failing", "refuse", "refuses", "refused", "refusing", "stay", "stays",
     "staying", "keep", "keeps", "keeping",
@@ -38,6 +39,11 @@ class WordFacts(NamedTuple):
     word: str
     """The word itself: the questions that are in memory share it."""
     stem: str
+    content: str
+    """The stem, but of another one if the word ends in "ed" or "ly": "bored" is not "boring"."""
+    exact: str
+    """The word without the ending of a plural."""
+    decade: int | None
     is_function: bool
     is_harmless: bool
     may_be_number: bool
@@ -51,17 +57,36 @@ def facts_of(word: str) -> WordFacts:
     """Return what is known of a word, in lower case."""
     weekday = word.removesuffix("s")
     tables = (MONTHS, RELATIVE_DAYS, FEASTS, DECADES, ANTONYM_SIDES, ROLES, ("to", "next", "last"))
-    is_date = weekday in WEEKDAYS or DECADE.fullmatch(word) is not None
+    is_date = weekday in WEEKDAYS or decade_of(word) is not None
     is_unit = read_unit(word) is not None or read_unit(word, after_number=True) is not None
     return WordFacts(
         word=word,
         stem=stem(word),
+        content=_content(word),
+        exact=word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith(("ss", "us", "is")) else word,
+        decade=decade_of(word),
         is_function=word in FUNCTION_WORDS,
         is_harmless=word in HARMLESS_WORDS,
         may_be_number=may_be_number(word),
         may_negate=word in NEGATING,
         is_special=is_unit or is_date or any(word in table for table in tables),
     )
+
+
+def decade_of(word: str) -> int | None:
+    """Return the first year of a decade: "eighties", "80s" and "1980s" are 1980. None: the word is none."""
+    if word in DECADES:
+        return 1900 + DECADES[word]
+    found = _DECADE.fullmatch(word)
+    return int((found[1] or "19") + found[2]) if found else None
+
+
+def _content(word: str) -> str:
+    base = stem(word)
+    return f"{base}+{word[-2:]}" if word.endswith(("ed", "ly")) and base != word else base
+
+
+_ONE_SYLLABLE = re.compile(r"[^aeiouy]+[aeiouy][^aeiouywx]e?")
 
 
 @lru_cache(maxsize=MAX_WORDS)
@@ -78,8 +103,15 @@ def stem(word: str) -> str:
                 base = word[: len(word) - len(ending)] + replacement
                 if len(base) < 3:
                     return word
-                if ending in ("ing", "ed") and len(base) > 3 and base[-1] == base[-2] and base[-1] not in "lsz":
-                    base = base[:-1]
-                return base.removesuffix("e") if len(base) > 3 else base
-        return word.removesuffix("e")
+                if ending in ("ing", "ed"):
+                    if len(base) > 3 and base[-1] == base[-2] and base[-1] not in "lsz":
+                        return base[:-1]
+                    if _ONE_SYLLABLE.fullmatch(base) and base[-1] != "e":
+                        return base + "e"  # "planing" is of "plane", "planning" of "plan"
+                return _without_e(base) if len(base) > 3 else base
+        return _without_e(word)
     return word.removesuffix("s") if len(word) > 3 and not word.endswith(("ss", "us", "is")) else word
+
+
+def _without_e(word: str) -> str:
+    return word if word in KEEPS_E or _ONE_SYLLABLE.fullmatch(word) else word.removesuffix("e")

@@ -12,14 +12,15 @@ from typing import Any, NamedTuple, TypeVar
 
 from knapcache.features.semantic.plain_text import plain_text
 from knapcache.features.semantic.quantities import NO_NUMBERS, is_numeral, read_numbers
-from knapcache.features.semantic.units import read_unit
+from knapcache.features.semantic.symbols import symbols_of
+from knapcache.features.semantic.units import CASED_UNITS, read_unit
 from knapcache.features.semantic.vocabulary import (
     AMBIGUOUS_MONTHS,
     ANTONYM_SIDES,
     BEFORE_MONTH,
-    DECADES,
     FEASTS,
     FUNCTION_WORDS,
+    INERT_WORDS,
     LETTERED_NOUNS,
     MONTHS,
     NEGATING_PHRASES,
@@ -32,7 +33,7 @@ from knapcache.features.semantic.vocabulary import (
     WEAK_SIDES,
     WEEKDAYS,
 )
-from knapcache.features.semantic.word_facts import DECADE, WordFacts, facts_of, stem
+from knapcache.features.semantic.word_facts import WordFacts, facts_of, stem
 
 MAX_TEXT = 20_000
 """Characters that are read. Answers, which the judge compares, may be longer."""
@@ -42,8 +43,8 @@ _TOKEN = re.compile(
     |(?:https?://|www\.)\S+            # address
     |[\w.+-]+@[\w-]+\.[\w.]+              # mail address
     |(?<![\w-])--?[a-z][\w-]*=?(?=\s|$)   # option of a command
-    |[$€£¥]|°[cf]\b|%                     # unit signs
-    |(?:19|20)?\d0s\b                     # decade
+    |[$€£¥₹₽₩₺₪฿₱]|°[cf]\b|%                     # unit signs
+    |(?:1\d|20)?\d0s\b                     # decade
     |(?:(?<![\w)])-)?\d+(?:[.,:/]\d+)*|(?<![\w.])\.\d+  # number, time, date
     |c\+\+|[cf]\#(?!\w)|\.net\b
     |[^\W\d_](?:[\w]|['’.](?=\w\w)|['’](?=\w))*(?:\(\))?
@@ -89,10 +90,13 @@ class QuestionWords(NamedTuple):
     """Stems of the words that are not function words, in order."""
     content: tuple[str, ...]
     """Stems of the words that are not in HARMLESS_WORDS, in order: none of them may differ before a label allows it."""
+    exact: tuple[str, ...]
+    """All words but INERT_WORDS, in order, as singulars. Numbers and units are written in one way."""
     kind: str
     """Kind of question: how, what, when, where, who, why; "" otherwise."""
     numbers: tuple[tuple[float, str], ...]
     """Values in order, each with the stem that follows. Without 1, which is often written as "a"."""
+    number_kinds: tuple[str, ...]
     ones: int
     """How often the digit 1 is written."""
     quantities: tuple[tuple[str, float], ...]
@@ -107,6 +111,8 @@ class QuestionWords(NamedTuple):
     quotations: frozenset[str]
     code: frozenset[str]
     """Identifiers, options, addresses and the like."""
+    symbols: tuple[str, ...]
+    """Those of symbols.py."""
     names: frozenset[str]
     """Stems of capitalised words inside a sentence. Empty if the text does not use case."""
     roles: frozenset[tuple[str, str]]
@@ -156,7 +162,9 @@ def read_words(text: str) -> QuestionWords:
             written.append(raw)
             continue
         word = raw.lower()
-        if not _WORD_START.match(raw):
+        if cased and _depends_on_case(raw, written[-1:], initial=_initial(text, match.start())):
+            parts = [CASED_UNITS.get(raw, raw)]
+        elif not _WORD_START.match(raw):
             word = OPERATORS.get(word, word)
             code.add(word)
             parts = [word]
@@ -172,10 +180,20 @@ def read_words(text: str) -> QuestionWords:
         words += parts
         written += [raw] * len(parts)
     quotations = {" ".join(_tokens(next(filter(None, found.groups())))) for found in _QUOTED.finditer(text)}
-    return _compare_form(words, written, _shared(quotations - {""}), _shared(code), _shared(names))
+    symbols = symbols_of(text, _TOKEN, cased=cased)
+    return _compare_form(words, written, _shared(quotations - {""}), _shared(code), symbols, _shared(names))
 
 
-_WORD_START = re.compile(r"[\w.$€£¥°%]|-+\w")
+_WORD_START = re.compile(r"[\w.$€£¥₹₽₩₺₪฿₱°%]|-+\w")
+_ACRONYMS = frozenset({"AM", "HE", "IN", "IT", "ME", "OR", "US", "WHO"})
+"""They stay in capitals: in lower case they are other words."""
+_NAMES_AND_NOUNS = frozenset({"Chile", "China", "Jordan", "Mercury", "Polish", "Shell", "Target", "Turkey", "Windows"})
+
+
+def _depends_on_case(raw: str, before: list[str], *, initial: bool) -> bool:
+    """Whether a word is another one in lower case, in a text that uses case."""
+    is_unit = raw in CASED_UNITS and before != [] and before[0][-1:].isdigit()
+    return raw in _ACRONYMS or is_unit or (raw in _NAMES_AND_NOUNS and not initial)
 
 
 def _is_option(raw: str) -> bool:
@@ -240,7 +258,12 @@ for _verb in ("do", "does", "did", "is", "are", "was", "were", "has", "have", "c
 
 
 def _compare_form(
-    words: list[str], written: list[str], quotations: frozenset[str], code: frozenset[str], names: frozenset[str]
+    words: list[str],
+    written: list[str],
+    quotations: frozenset[str],
+    code: frozenset[str],
+    symbols: tuple[str, ...],
+    names: frozenset[str],
 ) -> QuestionWords:
     known = [facts_of(word) for word in words]
     begins = [at for at, each in enumerate(known) if each.may_be_number]
@@ -263,10 +286,8 @@ def _compare_form(
             dates.add(word.removesuffix("s"))
         elif word in RELATIVE_DAYS or word in FEASTS:
             dates.add(word)
-        elif word in DECADES:
-            dates.add(f"decade {DECADES[word]}")
-        elif decade := DECADE.fullmatch(word):
-            dates.add(f"decade {int(decade[1])}")
+        elif each.decade is not None:
+            dates.add(f"decade {each.decade}")
         elif word in ("next", "last") and at + 1 < len(words) and (unit := read_unit(words[at + 1])) is not None:
             dates.add(f"{word} {unit.name}")
         for side in ANTONYM_SIDES.get(word, ()):
@@ -281,8 +302,10 @@ def _compare_form(
         words=tuple([each.word for each in known]),
         stems=tuple([each.stem for each in known if not each.is_function]),
         content=_content(known, numbers.places),
+        exact=_exact(known, numbers.written),
         kind=next((QUESTION_WORDS[word] for word in words if word in QUESTION_WORDS), ""),
         numbers=tuple((value, stem(follower)) for value, follower in numbers.values),
+        number_kinds=numbers.kinds,
         ones=numbers.ones,
         quantities=numbers.quantities,
         units=_shared(units),
@@ -292,6 +315,7 @@ def _compare_form(
         weak_sides=_shared(weak - strong),
         quotations=quotations,
         code=code,
+        symbols=symbols,
         names=names,
         roles=_shared(roles),
         goals=_shared(goals),
@@ -305,13 +329,33 @@ def _content(known: list[WordFacts], numbers: frozenset[int]) -> tuple[str, ...]
         if at in numbers:
             continue
         if each.is_special:
-            if each.word in DECADES or DECADE.fullmatch(each.word):
+            if each.decade is not None:
                 continue
             if (unit := read_unit(each.word, after_number=at - 1 in numbers)) is not None:
                 found.append(unit.name)
                 continue
         if not each.is_harmless or _is_designator(known, at):
-            found.append(each.stem)
+            found.append(each.content)
+    return tuple(found)
+
+
+def _exact(known: list[WordFacts], numbers: dict[int, str]) -> tuple[str, ...]:
+    """Return all words that may change a question, wherever they stand. numbers: the texts of their places."""
+    found: list[str] = []
+    for at, each in enumerate(known):
+        if at in numbers:
+            found += filter(None, [numbers[at]])
+            continue
+        if each.is_special:
+            unit = read_unit(each.word, after_number=at - 1 in numbers)
+            if unit is not None and not each.word.endswith("ly"):
+                found.append(unit.name)
+                continue
+            if each.decade is not None:
+                found.append(f"{each.decade}s")
+                continue
+        if each.word not in INERT_WORDS or _is_designator(known, at):
+            found.append("one" if each.word == "1" else each.exact)
     return tuple(found)
 
 

@@ -33,7 +33,7 @@ from knapcache.store.sqlite.rows import Sealer
 from tests.features.semantic.word_vectors import WordVectors
 
 POISON = "plutonium"
-STORED, SAME, OTHER = "How do I bake bread?", "How can I bake bread?", "Who painted the night watch?"
+STORED, SAME, OTHER = "How do I bake bread?", "Hi, how do I bake the bread?", "Who painted the night watch?"
 
 
 class FailingVectors(WordVectors):
