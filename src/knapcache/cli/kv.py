@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from knapcache.cli import options, trace_options
@@ -59,8 +57,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> None:
     from knapcache.lab.capacity import Capacity
-    from knapcache.lab.figures import new_figure
-    from knapcache.lab.files import OutputFile
     from knapcache.lab.kv import read_block_trace, replay_kv
     from knapcache.lab.kv.replay import check_policies
 
@@ -68,10 +64,7 @@ def execute(args: argparse.Namespace) -> None:
     policies = trace_options.split_list(args.policy)
     check_policies(policies)
     capacities = [Capacity.parse(text) for text in trace_options.split_list(args.capacity)]
-    if args.plot is not None:
-        new_figure()  # raises MissingExtra
-    plot = OutputFile(Path(args.plot)) if args.plot is not None else None
-    out = options.JsonOutput(args.json)
+    out = options.ResultOutput(args)
     name = trace_options.trace_name(args.trace)
     with progress_bar() as bar:
         task = bar.add_task(f"reading {name}", total=None)
@@ -84,12 +77,8 @@ def execute(args: argparse.Namespace) -> None:
         task = bar.add_task(f"replaying {requests:,} requests", total=total)
         found = replay_kv(trace, capacities, policies, progress=lambda done: bar.advance(task, done))
     rows = [row._asdict() for row in found]
-    text = json.dumps(rows, indent=1, allow_nan=False) + "\n"
-    paths = []
-    if plot:
-        plot.write(figure_png(found, trace.blocks, name))
-        paths.append(plot.path)
-    if out.write(text, paths):
+    paths = out.write(rows, lambda: figure_png(found, trace.blocks, name))
+    if paths is None:
         return
     print_text(facts(trace))
     print_table(rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,6 +80,35 @@ class JsonOutput:
 def add_plot(parser: Any, text: str) -> None:
     """Add --plot FILE of a command that draws a figure."""
     parser.add_argument("--plot", metavar="FILE", help=f"write {text} as PNG; needs knapcache[lab]")
+
+
+class ResultOutput:
+    """Where the numbers and the figure of a command with add_json_file and add_plot go.
+
+    Raises InvalidInput at construction if a file cannot be written, and MissingExtra if there is a figure to draw and
+    no package for it.
+    """
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        from knapcache.lab.figures import new_figure
+        from knapcache.lab.files import OutputFile
+
+        self._plot = None
+        if args.plot is not None:
+            new_figure()  # raises MissingExtra
+            self._plot = OutputFile(Path(args.plot))
+        self._json = JsonOutput(args.json)
+
+    def write(self, numbers: Any, draw: Callable[[], bytes]) -> list[Path] | None:
+        """Write the figure and the numbers. Return the files, or None if the numbers were printed: the command then
+        prints nothing else. draw: return the figure as PNG.
+        """
+        paths = []
+        if self._plot:
+            self._plot.write(draw())
+            paths.append(self._plot.path)
+        printed = self._json.write(json.dumps(numbers, indent=1, allow_nan=False) + "\n", paths)
+        return None if printed else paths
 
 
 def add_config(parser: Any, text: str = CONFIG_HELP) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 from knapcache.cli import options, trace_options
 from knapcache.cli.output import print_table, print_text, progress_bar
@@ -21,7 +19,6 @@ from knapcache.features.prefix.lab.replay import (
 )
 from knapcache.features.prefix.tariff import TARIFFS, Tariff
 from knapcache.lab.figures import as_png, new_figure
-from knapcache.lab.files import OutputFile
 from knapcache.units import counted
 
 DESCRIPTION = """Replay a trace of prefixes with rules that place marks for a provider's prompt cache, and report what
@@ -75,10 +72,7 @@ def execute(args: argparse.Namespace) -> None:
     tariff = tariff_of(args.tariff)
     rules = trace_options.split_list(args.rules) if args.rules is not None else default_rules(tariff)
     check_rules(rules, tariff)
-    if args.plot is not None:
-        new_figure()  # raises MissingExtra
-    plot = OutputFile(Path(args.plot)) if args.plot is not None else None
-    out = options.JsonOutput(args.json)
+    out = options.ResultOutput(args)
     name = trace_options.trace_name(args.trace)
     with progress_bar() as bar:
         task = bar.add_task(f"reading {name}", total=None)
@@ -97,12 +91,8 @@ def execute(args: argparse.Namespace) -> None:
             progress=lambda done, _: bar.update(replay, completed=done),
         )
     rows = [asdict(bill) for bill in bills]
-    text = json.dumps(rows, indent=1, allow_nan=False) + "\n"
-    paths = []
-    if plot:
-        plot.write(figure_png(bills, name))
-        paths.append(plot.path)
-    if out.write(text, paths):
+    paths = out.write(rows, lambda: figure_png(bills, name))
+    if paths is None:
         return
     print_text(facts(trace, tariff, upgrades=not args.no_upgrade))
     print_table(rows)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,8 +23,6 @@ from knapcache.features.swap.lab.labels import (
 from knapcache.features.swap.lab.read import ScoredRequest, models_of, pairs_of, read_requests
 from knapcache.features.swap.lab.replay import SwapOptions, simulate
 from knapcache.features.swap.settings import SwapRouteSettings
-from knapcache.lab.figures import new_figure
-from knapcache.lab.files import OutputFile
 from knapcache.units import counted
 
 DESCRIPTION = """Simulate traffic in which a cheaper model answers where it is certified, and report what it would have
@@ -127,10 +124,7 @@ def execute(args: argparse.Namespace) -> None:
         repeats=args.repeats,
         seed=args.seed,
     )
-    if args.plot is not None:
-        new_figure()  # raises MissingExtra
-    plot = OutputFile(Path(args.plot)) if args.plot is not None else None
-    out = options.JsonOutput(args.json)
+    out = options.ResultOutput(args)
     with progress_bar() as bar:
         task = bar.add_task(f"reading {args.log.name}", total=None)
         itself: dict[str, SelfComparison] = {}
@@ -152,12 +146,8 @@ def execute(args: argparse.Namespace) -> None:
         for frame in (frame for row in rows for frame in row["frames"]):
             compared = itself.get(frame["frame"], SelfComparison())
             frame |= {"asked_twice": compared.asked_twice, "floor": compared.floor}
-    text = json.dumps(rows, indent=1, allow_nan=False) + "\n"
-    paths = []
-    if plot:
-        plot.write(figure_png(rows, simulation.loss))
-        paths.append(plot.path)
-    if out.write(text, paths):
+    paths = out.write(rows, lambda: figure_png(rows, simulation.loss))
+    if paths is None:
         return
     print_text(facts(requests, simulation))
     print_table([columns(row, MODEL_COLUMNS) for row in rows])
