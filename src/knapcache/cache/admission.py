@@ -84,6 +84,8 @@ class AdmissionController:
         self._failure_logged = False
         self.read_all = False
         """Whether all entries were read when the store was opened. The next snapshot spares the next opening that."""
+        self.repriced = np.zeros(size, np.bool_)
+        """By id: a miss of its entry costs something else, for the policy, than was paid."""
         self._use_kernels(background_compile.prepare(policy, shadows, store.totals().entries))
         self._compile_in_background()
 
@@ -160,6 +162,7 @@ class AdmissionController:
                 i = self.ids.find(key)
                 if i >= 0:
                     self.policy.reprice(i, cost)
+                    self.repriced[i] = cost != self.index.records["cost"][i]
 
     def forget_missing(self, key: bytes, i: int, serial: int) -> None:
         """Forget an entry that the store does not have, unless a newer one was admitted."""

@@ -12,6 +12,9 @@ changed. At the end the number and the bytes of the entries must be those that t
 
 The copy is made under the lock of decisions. While entries expire, the store has removed entries that the policy still
 holds, so the copy waits for the end of that.
+
+A snapshot has the costs that were paid, not those of `AdmissionController.reprice`: what set them may be off after a
+restart.
 """
 
 from __future__ import annotations
@@ -47,6 +50,11 @@ def save(admission: AdmissionController) -> None:
     with admission.expiring, admission.deciding:
         position = b"" if store is None else store.position()
         state = copy_state(admission.policy, admission.ids.keys, admission.index, position, space)
+        repriced = np.flatnonzero(admission.repriced[: len(state.rows)] & state.rows["resident"])
+        costs = admission.index.records["cost"][repriced]
+    if admission.policy.reprice_kernel is not None:
+        # Their rank follows at the next request for them: to compute it here would take long.
+        state.rows["paid"][repriced] = state.rows["misses"][repriced] * costs
     snapshot = pack(admission.policy_name, admission.policy, state, admission.store.max_snapshot_size)
     if snapshot is None:
         return

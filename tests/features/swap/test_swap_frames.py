@@ -138,10 +138,9 @@ def test_labels_that_are_being_made_count_for_the_budget() -> None:
 
 
 def test_a_request_whose_cheaper_answer_fails_a_check_costs_both_calls() -> None:
-    frames = Frames()
+    found = Frames().for_label("a", "", ROUTE, "large")
+    assert found is not None
     for k, rung in enumerate(("equal", "escalated")):
-        found = frames.for_label("a", "", ROUTE, "large")
-        assert found is not None
         found.add(label(k, 0.0)._replace(asked_answer=1.0, cheaper_answer=0.1, rung=rung, asked_cost=3.0), own=k == 0)
     assert found.answer_ratio == pytest.approx(10.0)
     assert found.price_ratio == pytest.approx(2.0 / (0.2 + 1.0))

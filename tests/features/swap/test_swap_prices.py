@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,9 @@ import pytest
 from knapcache.cache.admission import AdmissionController
 from knapcache.cache.roles import Owner
 from knapcache.features.swap import frame, prices
-from tests.features.swap.two_models import ASKED, CHEAPER, SwapClient, new_question, swapping
+from knapcache.features.swap.tier import frame_name
+from knapcache.proxy.settings.secrets import digest_of
+from tests.features.swap.two_models import ASKED, CHEAPER, JUDGE, SwapClient, TwoModels, new_question, swapping
 from tests.support.timing import wait_until
 
 
@@ -54,6 +58,90 @@ def test_stored_answers_have_the_price_of_the_model_that_would_answer(
             client.settle_labels()
         wait_until(lambda: set(miss_costs(client, ASKED)) == {1.0})
         client.running.proxy.cache.check()
+
+
+@pytest.mark.parametrize(
+    ("changes", "cheaper"),
+    [({}, True), ({"swap": "off"}, False), ({"swap": "shadow"}, False), ({"swap_judge": JUDGE}, False)],
+    ids=["same settings", "off", "shadow", "another judge"],
+)
+@pytest.mark.parametrize("policy", ["gdsf-cost", "adaptive"])
+def test_after_a_restart_only_a_certificate_gives_the_cheaper_price(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, changes: dict[str, Any], cheaper: bool
+) -> None:
+    monkeypatch.setattr(prices, "CHECK_SECONDS", 0.05)
+    with TwoModels() as upstream:
+        with swapping(tmp_path, upstream, policy=policy) as client:
+            client.learn()
+            wait_until(lambda: set(miss_costs(client, ASKED)) != {1.0})
+            number = len(miss_costs(client, ASKED))
+        with swapping(tmp_path, upstream, policy=policy, route_fields=changes) as client:
+            assert len(miss_costs(client, ASKED)) == number
+            if cheaper:
+                wait_until(lambda: set(miss_costs(client, ASKED)) != {1.0})
+            else:
+                assert miss_costs(client, ASKED) == [1.0] * number
+            client.running.proxy.cache.check()
+
+
+def test_prices_are_restored_for_a_frame_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prices, "CHECK_SECONDS", 0.05)
+    with swapping(tmp_path, policy="gdsf-cost") as client:
+        client.learn()
+        wait_until(lambda: set(miss_costs(client, ASKED)) != {1.0})
+        client.running.proxy.features.get("swap").tier.frames.clear()  # as if the log were lost
+        wait_until(lambda: set(miss_costs(client, ASKED)) == {1.0})
+
+
+def test_a_failure_is_logged_once_and_prices_are_updated_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(prices, "CHECK_SECONDS", 0.01)
+    failures = itertools.count()
+
+    def fail(canonical: bytes) -> prices.FirstTurn | None:
+        if next(failures) < 3:
+            raise RuntimeError("broken")
+        return read(canonical)
+
+    read = prices.first_turn
+    monkeypatch.setattr(prices, "first_turn", fail)
+    with swapping(tmp_path, policy="gdsf-cost") as client:
+        client.learn()
+        wait_until(lambda: set(miss_costs(client, ASKED)) != {1.0})
+    assert [record.message for record in caplog.records if "prices of misses" in record.message] == [
+        "Swap: the prices of misses were not updated; this is tried again"
+    ]
+
+
+def test_entries_are_compared_with_owners_of_their_namespace_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without that, a thousand tenants would make it a million comparisons for a thousand entries."""
+    compared: Counter[str] = Counter()
+
+    def counted(route: Any, tenant: str, *args: Any) -> str:
+        compared[tenant] += 1
+        return frame_name(route, tenant, *args)
+
+    keys = {name: f"kc-{name}-xxxxxxxxxxxxxxxxxxxxxxxx" for name in ("team", "other")}
+    tenants = [{"name": name, "keys": [digest_of(key)]} for name, key in keys.items()]
+    with (
+        swapping(tmp_path, tenants=tenants, key=keys["team"], policy="gdsf-cost") as team,
+        SwapClient(team.running, team.upstream, keys["other"]) as other,
+    ):
+        for client, number in ((team, 5), (other, 3)):
+            while len([frame for frame in client.frames() if frame["labels"]]) < 1 + (client is other):
+                client.ask(system="To have a label.")
+                client.settle_labels()
+            for _ in range(number):
+                client.ask()
+        feature = team.running.proxy.features.get("swap")
+        monkeypatch.setattr(prices, "frame_name", counted)
+        feature.prices._role = None  # as if this process had just become the owner
+        entries = team.running.admin("/entries")["total"]
+        wait_until(lambda: compared.total() >= entries)
+        assert compared.total() == entries
 
 
 def test_entries_of_other_frames_and_later_turns_keep_their_price(

@@ -82,6 +82,6 @@ class SwapFeature(Feature):
         return [SummaryField("swap", bool, "Whether a route tries a cheaper model: see GET /swap.", lambda: True)]
 
     async def close(self) -> None:
-        self.prices.close()
+        await self.prices.close()
         await self.labeller.close()
         await self.tier.close()

@@ -4,7 +4,8 @@ A new answer has the price of its own model. An answer of the asked model that i
 be one of the cheaper model after its eviction. So the policy is given the cheaper price for it, and the paid price when
 the certificate ends. Hits tell nothing about that, because most of them reach no feature. So the entries of the frame
 are looked up in the store, in a thread, when its certificate starts or ends, and those of all frames when this process
-has become the owner of the store.
+has become the owner of the store. Snapshots of the policy have the paid prices, so without a certificate after a
+restart no entry keeps the cheaper one.
 
 Only first turns are given another price: the asked model goes on with a conversation that it has begun. Answers of
 audits keep the price that was paid.
@@ -13,6 +14,7 @@ audits keep the price that was paid.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -26,6 +28,8 @@ from knapcache.model import Endpoint
 from knapcache.proxy.http.call import ANSWERED_BY
 from knapcache.threads import DeadlinePool
 
+log = logging.getLogger("knapcache.serve")
+
 CHECK_SECONDS = 1.0
 BATCH = 64
 """Entries that are read before the thread pauses for as long as that has taken."""
@@ -36,6 +40,7 @@ class FramePrice(NamedTuple):
 
     route: SwapRoute
     tenant: str
+    namespace: str
     factor: float
 
 
@@ -45,15 +50,21 @@ class MissPrices:
     def __init__(self, cache: InternalCache, tier: SwapTier) -> None:
         self._cache, self._tier = cache, tier
         self._pool = DeadlinePool("knapcache-prices", threads=1)
-        self._closing = False
+        self._closing = self._failed = False
         self._role: object = None
-        self._certified: set[str] = set()
+        self._certified: dict[str, FramePrice] = {}
         """Frames whose entries have the price of the cheaper model."""
 
     async def run(self) -> None:
         """Update prices again and again."""
         while True:
-            await self.update()
+            try:
+                await self.update()
+                self._failed = False
+            except Exception:  # an edge of the proxy: the task would end, and prices would stay as they are, unnoticed
+                if not self._failed:
+                    log.exception("Swap: the prices of misses were not updated; this is tried again")
+                self._failed = True
             await asyncio.sleep(CHECK_SECONDS)
 
     async def update(self) -> None:
@@ -61,52 +72,63 @@ class MissPrices:
         role, tier = self._cache.coordinator.role, self._tier
         if not role.is_owner or tier.failure:
             return
-        frames = {name: frame for name, frame in tier.frames.labelled if frame.namespace}
-        certified = {name for name, frame in frames.items() if self._swaps(frame)}
-        changed = frames.keys() if role is not self._role else certified ^ self._certified
         prices = {
-            name: FramePrice(
-                tier.routes[frames[name].route],
-                frames[name].tenant,
-                1.0 / frames[name].price_ratio if name in certified else 1.0,
-            )
-            for name in changed & frames.keys()
+            name: FramePrice(tier.routes[frame.route], frame.tenant, frame.namespace, self._factor(frame))
+            for name, frame in tier.frames.labelled
+            if frame.namespace
         }
-        namespaces = {frames[name].namespace for name in prices}
-        self._role, self._certified = role, certified
+        certified = {name: price for name, price in prices.items() if price.factor != 1.0}
+        if role is self._role:
+            # A frame whose certificate has ended may be gone, too.
+            prices = {name: price._replace(factor=1.0) for name, price in self._certified.items()} | certified
+            prices = {name: prices[name] for name in certified.keys() ^ self._certified.keys()}
         if prices:
-            await self._pool.call(lambda: self._reprice(prices, namespaces))
+            await self._pool.call(lambda: self._reprice(prices))
+        self._role, self._certified = role, certified
 
-    def _swaps(self, frame: LiveFrame) -> bool:
-        return frame.certified and self._tier.routes[frame.route].settings.swap == "on"
+    def _factor(self, frame: LiveFrame) -> float:
+        swaps = frame.certified and self._tier.routes[frame.route].settings.swap == "on"
+        return 1.0 / frame.price_ratio if swaps else 1.0
 
-    def _reprice(self, prices: Mapping[str, FramePrice], namespaces: set[str]) -> None:
-        owners = {(price.route, price.tenant) for price in prices.values()}
+    def _reprice(self, prices: Mapping[str, FramePrice]) -> None:
+        owners: dict[str, set[tuple[SwapRoute, str]]] = {}
+        for price in prices.values():
+            owners.setdefault(price.namespace, set()).add((price.route, price.tenant))
         costs: dict[bytes, float] = {}
         started = time.monotonic()
-        for number, (key, cost, request) in enumerate(self._cache.stored_requests(namespaces), 1):
-            turn = first_turn(request)
-            for route, tenant in owners:
-                price = None if turn is None else prices.get(frame_name(route, tenant, *turn))
-                if price is not None:
-                    costs[key] = cost * price.factor
+        for number, (key, cost, request) in enumerate(self._cache.stored_requests(owners.keys()), 1):
+            if (turn := first_turn(request)) is not None:
+                for route, tenant in owners.get(turn.namespace, ()):
+                    name = frame_name(route, tenant, turn.endpoint, turn.model, turn.frame)
+                    if (found := prices.get(name)) is not None:
+                        costs[key] = cost * found.factor
+            if self._closing:
+                return
             if number % BATCH == 0:
                 self._cache.reprice(costs)
                 costs.clear()
-                if self._closing:
-                    return
                 time.sleep(time.monotonic() - started)
                 started = time.monotonic()
         self._cache.reprice(costs)
 
-    def close(self) -> None:
-        """End the thread."""
+    async def close(self) -> None:
+        """End the thread, which reads the store: that is closed next."""
         self._closing = True
+        await self._pool.call(lambda: None)  # after what it does now
         self._pool.close()
 
 
-def first_turn(canonical: bytes) -> tuple[Endpoint, str, bytes] | None:
-    """Return endpoint, model and frame of a stored request; None if the asked model would answer it in any case."""
+class FirstTurn(NamedTuple):
+    """What is read of a stored request."""
+
+    namespace: str
+    endpoint: Endpoint
+    model: str
+    frame: bytes
+
+
+def first_turn(canonical: bytes) -> FirstTurn | None:
+    """Return what is read of a stored request; None if the asked model would answer it in any case."""
     found = read_canonical(canonical) if len(canonical) <= MAX_PARSED else None
     if found is None or ANSWERED_BY in found.context or found.kind not in set(Endpoint):
         return None
@@ -114,4 +136,4 @@ def first_turn(canonical: bytes) -> tuple[Endpoint, str, bytes] | None:
     request = read_request(endpoint, found.body)
     if not isinstance(request, SwapRequest) or request.opening is not None:
         return None
-    return endpoint, str(found.body.get("model", "")), request.frame
+    return FirstTurn(found.namespace, endpoint, str(found.body.get("model", "")), request.frame)
