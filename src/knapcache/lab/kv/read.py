@@ -19,11 +19,19 @@ import numpy as np
 
 from knapcache.errors import InvalidInput
 from knapcache.lab.trace import Ints
-from knapcache.lab.traces.base import BrokenLineError, Progress, TraceBuilder, seconds_of, short
+from knapcache.lab.traces.base import BrokenLineError, Progress, TraceBuilder, seconds_of
 from knapcache.lab.traces.json_lines import objects
 from knapcache.lab.traces.mooncake import BLOCK, chain
-from knapcache.lab.traces.read import file_progress, files, first_fields
-from knapcache.lab.traces.sessions import COLUMNS, Id, Place, SharingRequest, check_parent, is_sessions, read_sessions
+from knapcache.lab.traces.read import files, first_fields, not_a_trace, open_sources
+from knapcache.lab.traces.sessions import (
+    COLUMNS,
+    Id,
+    Place,
+    SharingRequest,
+    check_parent,
+    is_sessions,
+    sessions_by_time,
+)
 from knapcache.lab.traces.source import TraceSource
 from knapcache.lab.traces.table import field
 
@@ -60,23 +68,13 @@ def read_block_trace(
     chosen = detect(paths[0])
     if chosen == "mooncake" and block % BLOCK:
         raise InvalidInput(f"{paths[0]} has blocks of {BLOCK} tokens: --block must be a multiple of it, not {block}")
-    timed: list[tuple[float, Ints]] = []
-    sharing: list[tuple[SharingRequest, Path, Place]] = []
-    numbers: dict[tuple[int, int], int] = {}
-    for one, report in zip(paths, file_progress(paths, progress), strict=True):
-        if (other := detect(one)) != chosen:
-            raise InvalidInput(
-                f"{paths[0]} is {chosen} and {one} is {other}: all files of a trace must have the same format"
-            )
-        source = TraceSource(one, report)
-        if chosen == "mooncake":
-            timed += read_mooncake(source, block // BLOCK, numbers)
-        else:
-            sharing += [(request, one, place) for place, request in read_sessions(source)]
+    sources = open_sources(paths, chosen, detect, progress)
     if chosen == "mooncake":
+        numbers: dict[tuple[int, int], int] = {}
+        timed = [found for source in sources for found in read_mooncake(source, block // BLOCK, numbers)]
         chains, blocks = [one for _, one in sorted(timed, key=lambda found: found[0])], len(numbers)
     else:
-        chains, blocks = chains_of(sorted(sharing, key=lambda found: found[0].time), block)
+        chains, blocks = chains_of(sessions_by_time(sources), block)
     if not blocks:
         raise InvalidInput(f"{paths[0]} has no request of at least one block of {block} tokens")
     return BlockTrace([one for one in chains if len(one)], block, blocks)
@@ -89,8 +87,7 @@ def detect(path: Path) -> str:
         return "mooncake"
     if is_sessions(names):
         return "sessions"
-    found = f", but has the fields {', '.join(map(short, sorted(names)[:12]))}" if names else ""
-    raise InvalidInput(f"{path} is not a trace of prompts{found}; allowed are: {'; '.join(FORMATS.values())}")
+    raise not_a_trace(path, "prompts", names, FORMATS)
 
 
 def read_mooncake(source: TraceSource, width: int, numbers: dict[tuple[int, int], int]) -> Iterator[tuple[float, Ints]]:

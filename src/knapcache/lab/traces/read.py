@@ -35,7 +35,7 @@ from knapcache.lab.traces import (
     oracle_general,
     table,
 )
-from knapcache.lab.traces.base import BrokenLine, BrokenLineError, ColumnRules, Progress, TraceBuilder
+from knapcache.lab.traces.base import BrokenLine, BrokenLineError, ColumnRules, Progress, TraceBuilder, short
 from knapcache.lab.traces.source import TraceSource, file_errors
 
 SNIFF = 1 << 20
@@ -125,15 +125,11 @@ def read_trace(
         raise InvalidInput(f"{paths[0]} is {chosen}: only one file is allowed, not {len(paths)}")
 
     def sources() -> Iterator[TraceSource]:
-        for one, report in zip(paths, file_progress(paths, progress), strict=True):
-            if format is None and (other := detect(one, rules)) != chosen:
-                raise InvalidInput(
-                    f"{paths[0]} is {chosen} and {one} is {other}: all files of a trace must have the same format"
-                )
-            builder.path = one
+        for source in open_sources(paths, chosen, lambda one: format or detect(one, rules), progress):
+            builder.path = source.path
             if len(paths) > 1 and on_broken is not None:
-                builder.on_broken = with_file_name(one, on_broken)
-            yield TraceSource(one, report)
+                builder.on_broken = with_file_name(source.path, on_broken)
+            yield source
 
     FORMATS[chosen].read(sources(), rules, builder)
     builder.path = paths[0] if len(paths) == 1 else f"the {len(paths)} files from {paths[0]} to {paths[-1]}"
@@ -176,6 +172,18 @@ def files(path: str | Path | Iterable[str | Path]) -> list[Path]:
     if not found:
         raise InvalidInput("no file was given: at least one is needed")
     return found
+
+
+def open_sources(
+    paths: list[Path], chosen: str, format_of: Callable[[Path], str], progress: Progress | None
+) -> Iterator[TraceSource]:
+    """Yield the files of a trace. Raises InvalidInput at the first one whose format is not the chosen one."""
+    for one, report in zip(paths, file_progress(paths, progress), strict=True):
+        if (other := format_of(one)) != chosen:
+            raise InvalidInput(
+                f"{paths[0]} is {chosen} and {one} is {other}: all files of a trace must have the same format"
+            )
+        yield TraceSource(one, report)
 
 
 def file_progress(paths: list[Path], progress: Progress | None) -> list[Progress | None]:
@@ -281,6 +289,12 @@ def detect_csv(path: Path, first: bytes) -> str:
     if helicone.is_export(header):
         return "helicone"
     return "litellm" if litellm_log.is_log(header) else "csv"
+
+
+def not_a_trace(path: Path, content: str, names: set[str], formats: Mapping[str, str]) -> InvalidInput:
+    """Return the error for a file with other fields than those of the formats. content: what a trace would have."""
+    found = f", but has the fields {', '.join(map(short, sorted(names)[:12]))}" if names else ""
+    return InvalidInput(f"{path} is not a trace of {content}{found}; allowed are: {'; '.join(formats.values())}")
 
 
 def first_fields(path: Path) -> set[str]:

@@ -15,8 +15,9 @@ model           decides below which length nothing is cached; may be empty
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from knapcache.errors import InvalidInput
@@ -75,6 +76,12 @@ def read_sessions(source: TraceSource) -> Iterator[tuple[Place, SharingRequest]]
                     builder.broken(place(k), str(error))
                 else:
                     yield partial(place, k), request
+
+
+def sessions_by_time(sources: Iterable[TraceSource]) -> list[tuple[SharingRequest, Path, Place]]:
+    """Return the requests of files in the order of time, with the place of each. Raises InvalidInput."""
+    found = [(request, source.path, place) for source in sources for place, request in read_sessions(source)]
+    return sorted(found, key=lambda one: one[0].time)
 
 
 def parse_session(row: Sequence[str]) -> SharingRequest:

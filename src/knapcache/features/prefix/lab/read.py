@@ -31,15 +31,14 @@ from knapcache.features.prefix.request import Position, PrefixRequest
 from knapcache.lab.traces import json_lines
 from knapcache.lab.traces.base import BrokenLineError, Progress, TraceBuilder, find_time, short, whole
 from knapcache.lab.traces.csv_file import RemainingBytes, chunks
-from knapcache.lab.traces.read import file_progress, files, first_fields
+from knapcache.lab.traces.read import files, first_fields, not_a_trace, open_sources
 from knapcache.lab.traces.sessions import (
     COLUMNS,
     Place,
-    SharingRequest,
     count,
     is_sessions,
     kind_of,
-    read_sessions,
+    sessions_by_time,
     time_of,
 )
 from knapcache.lab.traces.source import TraceSource
@@ -79,22 +78,12 @@ def read_prefix_trace(
     """
     paths = files(path)
     chosen = detect(paths[0])
-    sharing: list[tuple[SharingRequest, Path, Place]] = []
-    requests: list[PrefixRequest] = []
-    for one, report in zip(paths, file_progress(paths, progress), strict=True):
-        if (other := detect(one)) != chosen:
-            raise InvalidInput(
-                f"{paths[0]} is {chosen} and {one} is {other}: all files of a trace must have the same format"
-            )
-        source = TraceSource(one, report)
-        if chosen == "log":
-            requests += read_log(source, minimum_of)
-        else:
-            sharing += [(request, one, place) for place, request in read_sessions(source)]
+    sources = open_sources(paths, chosen, detect, progress)
     if chosen == "log":
-        requests.sort(key=lambda request: request.time)
+        logged = (request for source in sources for request in read_log(source, minimum_of))
+        requests = sorted(logged, key=lambda request: request.time)
     else:
-        sharing.sort(key=lambda found: found[0].time)
+        sharing = sessions_by_time(sources)
 
         def broken(index: int, reason: str) -> NoReturn:
             _, file, place = sharing[index]
@@ -119,8 +108,7 @@ def detect(path: Path) -> str:
         return "sessions"
     if names >= REQUEST_LOG:
         raise InvalidInput(f"{path} {NO_PREFIXES}")
-    found = f", but has the fields {', '.join(map(short, sorted(names)[:12]))}" if names else ""
-    raise InvalidInput(f"{path} is not a trace of prefixes{found}; allowed are: {'; '.join(FORMATS.values())}")
+    raise not_a_trace(path, "prefixes", names, FORMATS)
 
 
 def read_log(source: TraceSource, minimum_of: Callable[[str], int]) -> Iterator[PrefixRequest]:
