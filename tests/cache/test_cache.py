@@ -155,6 +155,7 @@ def test_fetch_options() -> None:
         assert cache.fetch(CHAT, request_of(1), Upstream()(1), store=False).outcome == "miss"
         with pytest.raises(NotCached):
             cache.fetch(CHAT, request_of(1), Upstream()(1), only_cached=True)
+        assert cache.stats().misses == 2
         cache.fetch(CHAT, request_of(1), Upstream()(1, version=1))
         clock.now += 10
         assert cache.fetch(CHAT, request_of(1), Upstream()(1), max_age=10).age == 10
