@@ -10,7 +10,8 @@ import pytest
 
 from knapcache.features.swap import frame
 from knapcache.proxy.settings.secrets import digest_of
-from tests.features.swap.two_models import ASKED, CHEAPER, SwapClient, TwoModels, new_question, swapping
+from tests.features.swap.two_models import ASKED, CHEAPER, JUDGE, SwapClient, TwoModels, new_question, swapping
+from tests.features.webhooks.test_webhooks import Receiver
 from tests.support.timing import wait_until
 
 
@@ -122,6 +123,29 @@ def test_an_answer_from_before_an_alarm_is_no_hit_after_the_next_certificate(
         reply = client.ask(question)
         assert reply.swapped
         assert reply.headers["x-knapcache"] == "miss"
+
+
+def test_a_webhook_gets_the_end_of_a_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frame, "AUDIT", 0.5)
+    with Receiver() as receiver:
+        hook = {"name": "ops", "url": receiver.hook, "events": ["swap_stopped"]}
+        with swapping(tmp_path, webhook=[hook]) as client:
+            client.learn()
+            assert receiver.events() == []
+            client.upstream.wrong_every = 1
+            client.learn("learning")
+            assert receiver.wait_for_event("swap_stopped")["route"] == "cheap"
+            assert receiver.events() == ["swap_stopped"]
+
+
+def test_a_judge_that_always_says_tie_certifies_a_bad_model(tmp_path: Path) -> None:
+    """A certificate is about the verdicts: the guide says to read some pairs before the mode `on`."""
+    with swapping(tmp_path, route_fields={"swap_judge": JUDGE}) as client:
+        client.upstream.verdict, client.upstream.wrong_every = "TIE", 1
+        client.learn()
+        status = client.frames()[0]
+        assert (status["mean_loss"], status["rungs"]) == (0.0, {"model": status["labels"]})
+        assert client.ask().text.startswith("wrong")
 
 
 def test_an_answer_of_another_upstream_is_no_hit(tmp_path: Path) -> None:
