@@ -8,7 +8,7 @@ import random
 import pytest
 
 from knapcache.features.semantic.drift import CHANGED, DriftWatch
-from knapcache.features.semantic.freshness import CHANGED_MODEL, DAY, Fingerprints, fingerprint_of
+from knapcache.features.semantic.freshness import CHANGED_MODEL, DAY, RECENT_FINGERPRINTS, Fingerprints, fingerprint_of
 
 
 def test_the_statistic_is_the_log_likelihood_ratio_from_zero() -> None:
@@ -57,6 +57,17 @@ def test_old_answers_and_those_of_another_model_are_surprising() -> None:
     assert prints.surprise(b"frame", one, 0.0) == 1.0
     assert prints.surprise(b"frame", one, 30 * DAY) == 2.0
     assert prints.surprise(b"frame", one, 1e9) == 4.0
-    prints.set(b"frame", fingerprint_of(one))
+    prints.add(b"frame", fingerprint_of(one))
     assert prints.surprise(b"frame", one, 0.0) == 1.0
     assert prints.surprise(b"frame", other, 0.0) == CHANGED_MODEL
+
+
+def test_builds_that_answer_in_turn_are_no_surprise() -> None:
+    prints, payloads = Fingerprints(), [b'{"system_fingerprint": "fp_%d"}' % k for k in range(3)]
+    for payload in payloads * 3:
+        prints.add(b"frame", fingerprint_of(payload))
+    prints.add(b"frame", b"")
+    assert {prints.surprise(b"frame", payload, 0.0) for payload in payloads} == {1.0}
+    for _ in range(RECENT_FINGERPRINTS):
+        prints.add(b"frame", b"fp_9")
+    assert {prints.surprise(b"frame", payload, 0.0) for payload in payloads} == {CHANGED_MODEL}

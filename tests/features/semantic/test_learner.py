@@ -7,6 +7,7 @@ import pytest
 from knapcache.features.semantic.audits import AUDIT_RATE, AUDIT_START
 from knapcache.features.semantic.certificate import LEVELS
 from knapcache.features.semantic.learner import (
+    MAX_ENTRIES,
     PRINCIPAL_LABELS,
     PRINCIPAL_WINDOW,
     RECOVERY_LABELS,
@@ -170,6 +171,30 @@ def test_a_caller_that_asks_no_more_and_feedback_do_not_hold_back_the_labels_of_
     assert counted(50) == 50
 
 
+def test_wrong_audits_of_a_caller_count_beyond_its_share() -> None:
+    learner = SemanticLearner(0.01)
+    label = Label(b"a", match(learner, SAME).features, 0.001, LEVELS[0] / 2, False, "shadow", principal="one")
+    for k in range(1200):
+        learner.add(label._replace(key=b"%d" % k))
+    learner.add(label._replace(principal="two"))
+    for k in range(5):
+        learner.add(label._replace(key=b"wrong %d" % k, wrong=True, source="audit"))
+    assert learner.certificate.alarms == 1
+    assert learner.bound is None
+
+
+def test_callers_that_have_left_take_no_memory() -> None:
+    learner = SemanticLearner(0.05)
+    label = Label(b"a", match(learner, SAME).features, 0.001, LEVELS[0] / 2, False, "shadow")
+    for k in range(2 * PRINCIPAL_WINDOW):
+        learner.add(label._replace(principal=f"caller {k}"))
+    assert len(learner._counts_of) == PRINCIPAL_WINDOW == learner._counted_labels
+    learner._verified = set()
+    for k in range(MAX_ENTRIES + 10):
+        learner._count_entry(label._replace(key=b"%d" % k))
+    assert len(learner._verified) == MAX_ENTRIES
+
+
 def test_an_entry_whose_last_label_is_wrong_is_not_served() -> None:
     learner = certified(SemanticLearner())
     learner.add(match(learner, SAME).label(True, "audit"))
@@ -217,6 +242,20 @@ def test_after_a_restart_older_labels_weigh_on_no_certificate() -> None:
     assert not learner.labels_weigh
     assert "116 more right labels" in learner.report()["next_step"], "as many as of a new tier"
     assert match(learner, SAME).obstacle == "", "words keep their labels"
+
+
+def test_after_a_partial_restart_entries_keep_their_labels_and_a_recovery_goes_on() -> None:
+    learner = alarmed(SemanticLearner(0.05))
+    learner.add(match(learner, SAME).label(True, "audit"))
+    learner.add(Label(b"", (), 0.0, 1.0, False, "partial restart"))
+    assert "116 more right labels" in learner.report()["next_step"]
+    for k in range(130):
+        right = match(learner, SAME._replace(key=b"%d" % k))
+        learner.add(right.label(False, "shadow"))
+        learner.add(right.label(False, "shadow"))
+    assert learner.bound is not None
+    assert match(learner, SAME).obstacle == "entry", "its last label is wrong"
+    assert match(learner, SAME._replace(key=b"never labelled")).obstacle == "entry", "the recovery goes on"
 
 
 def test_the_report_says_what_other_errors_would_serve() -> None:

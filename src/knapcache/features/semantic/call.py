@@ -61,7 +61,7 @@ class SemanticCalls:
             return
         now = time.time()
         label = match.label(judgement.verdict != "same", "audit" if found.kind == "audit" else "shadow", now)
-        self.tier.add_label(asked.scope, found.match_id, label, judgement.rung)
+        self.tier.add_label(asked.scope, found, label, judgement.rung)
         self._append_verdict(
             VerdictEvent(found.match_id, asked.scope, found.kind, judgement.verdict, judgement.rung, judgement.usd, now)
         )

@@ -9,7 +9,9 @@ DAY = 86_400.0
 DAYS_TO_DOUBLE, MAX_AGE_FACTOR = 30.0, 3.0
 """Audits of an answer double with this age, and rise fourfold at most."""
 CHANGED_MODEL = 5.0
-"""Audits rise by this factor when the upstream answers with another model or fingerprint than before."""
+"""Audits rise by this factor when the upstream's last answers have another model or fingerprint."""
+RECENT_FINGERPRINTS = 5
+"""The last answers of a frame whose fingerprints are no change: providers send requests to several builds in turn."""
 MAX_FRAMES = 10_000
 FINGERPRINT = re.compile(rb'"(?:model|system_fingerprint)"\s*:\s*"([^"]{1,200})"')
 MAX_SCANNED = 2_000
@@ -23,19 +25,22 @@ def fingerprint_of(payload: bytes) -> bytes:
 
 
 class Fingerprints:
-    """The fingerprint of the upstream's last answer, by frame. At most MAX_FRAMES."""
+    """The fingerprints of the upstream's last answers, by frame. At most MAX_FRAMES."""
 
     def __init__(self) -> None:
-        self._latest: OrderedDict[bytes, bytes] = OrderedDict()
+        self._latest: OrderedDict[bytes, tuple[bytes, ...]] = OrderedDict()
 
-    def set(self, frame: bytes, fingerprint: bytes) -> None:
-        self._latest[frame] = fingerprint
+    def add(self, frame: bytes, fingerprint: bytes) -> None:
+        """Count the fingerprint of an answer; empty: it has none."""
+        if not fingerprint:
+            return
+        self._latest[frame] = (*self._latest.get(frame, ()), fingerprint)[-RECENT_FINGERPRINTS:]
         self._latest.move_to_end(frame)
         if len(self._latest) > MAX_FRAMES:
             self._latest.popitem(last=False)
 
     def surprise(self, frame: bytes, payload: bytes, age: float) -> float:
         """Return the factor by which audits of a stored answer rise. age: in seconds."""
-        latest = self._latest.get(frame, b"")
-        changed = bool(latest) and latest != fingerprint_of(payload)
+        latest = self._latest.get(frame, ())
+        changed = bool(latest) and fingerprint_of(payload) not in latest
         return (1.0 + min(max(0.0, age) / DAY / DAYS_TO_DOUBLE, MAX_AGE_FACTOR)) * (CHANGED_MODEL if changed else 1.0)

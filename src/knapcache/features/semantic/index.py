@@ -119,6 +119,11 @@ class FrameIndexes:
         with self._lock:
             return [question.key for question in self._questions.values()]
 
+    def scopes(self) -> dict[str, int]:
+        """Return the number of questions of each scope that has any."""
+        with self._lock:
+            return {scope: len(labels) for scope, labels in self._scopes.items()}
+
     def remove(self, key: bytes) -> None:
         """Remove a question, if it is there."""
         with self._lock:

@@ -50,7 +50,7 @@ MAX_PRINCIPALS = 10_000
 RECENT = 1000
 """Questions of which the report gives the share that could be served."""
 
-Source = Literal["shadow", "audit", "feedback", "reset", "restart"]
+Source = Literal["shadow", "audit", "feedback", "reset", "restart", "partial restart"]
 
 
 class Candidate(NamedTuple):
@@ -101,8 +101,9 @@ class Label(NamedTuple):
     wrong: bool
     source: Source
     """shadow: the question was answered by the upstream anyhow · audit: it was sent there at random, instead of an
-    answer by similarity · feedback: a person has marked the answer as wrong. Two sources are events, and no labels:
-    reset: nothing before it counts · restart: nothing before it counts for a certificate."""
+    answer by similarity · feedback: a person has marked the answer as wrong. Three sources are events, and no labels:
+    reset: nothing before it counts · restart: nothing before it counts for a certificate, and all answers are gone ·
+    partial restart: the same, but answers are left, and what labels have said about them holds."""
     time: float = 0.0
     principal: str = ""
     """The caller whose request was labelled; empty in records of earlier versions."""
@@ -138,7 +139,9 @@ class SemanticLearner:
         """Principals of the last PRINCIPAL_WINDOW labels; None for one that did not count. So a principal that asks no
         more does not hold back the labels of another one for ever."""
         self._counts_of: Counter[str] = Counter()
-        """How often each principal is among them."""
+        """How often each principal is among them, without zeros."""
+        self._counted_labels = 0
+        """Sum of these."""
         self._audits = Audits()
         self.sources: Counter[str] = Counter()
         self._recent: list[float] = []
@@ -219,8 +222,8 @@ class SemanticLearner:
 
     def add(self, label: Label) -> None:
         """Learn from a label, or from an event that ends what labels were about."""
-        if label.source == "restart":
-            self._restart()
+        if label.source in ("restart", "partial restart"):
+            self._restart(gone=label.source == "restart")
             return
         self.sources[label.source] += 1
         obstacle = self._obstacle(label.key, label.features, label.principal)
@@ -242,10 +245,13 @@ class SemanticLearner:
         self._follow_recovery(alarmed=self.certificate.alarms > alarms)
 
     def _may_count(self, label: Label) -> bool:
-        """Return whether a label counts: of several principals, one has half of them at most. A person has no limit."""
-        own, all_of_them = self._counts_of[label.principal], self._counts_of.total()
+        """Return whether a label counts: of several principals, one has half of them at most.
+
+        A person has no limit, nor has an audit that finds a wrong answer: it was drawn among answers that are served.
+        """
+        own, all_of_them = self._counts_of[label.principal], self._counted_labels
         few = own < PRINCIPAL_LABELS or own == all_of_them or 2 * own <= all_of_them
-        return few or label.source == "feedback"
+        return few or label.source == "feedback" or (label.source == "audit" and label.wrong)
 
     def _count_principal(self, label: Label, *, counts: bool) -> None:
         if label.source == "feedback":
@@ -253,8 +259,12 @@ class SemanticLearner:
         self._counted.append(label.principal if counts else None)
         if counts:
             self._counts_of[label.principal] += 1
+            self._counted_labels += 1
         if len(self._counted) > PRINCIPAL_WINDOW and (oldest := self._counted.popleft()) is not None:
             self._counts_of[oldest] -= 1
+            self._counted_labels -= 1
+            if not self._counts_of[oldest]:
+                del self._counts_of[oldest]
 
     def _watch(self, label: Label, *, servable: bool) -> None:
         """Look for a drift, in the labels of the scope and in those of the principal."""
@@ -270,7 +280,9 @@ class SemanticLearner:
         before = self._entries.pop(label.key, EntryLabels())
         self._entries[label.key] = EntryLabels(before.wrong + label.wrong, before.scores + label.score, label.wrong)
         if len(self._entries) > MAX_ENTRIES:
-            self._entries.popitem(last=False)
+            dropped, _ = self._entries.popitem(last=False)
+            if self._verified is not None:
+                self._verified.discard(dropped)
         if self._verified is not None:
             (self._verified.discard if label.wrong else self._verified.add)(label.key)
 
@@ -288,16 +300,22 @@ class SemanticLearner:
         elif self.certificate.level >= 0 and self._since_alarm >= RECOVERY_LABELS:
             self._verified = None
 
-    def _restart(self) -> None:
-        """Start the certificate anew: answers were purged or the upstream has changed. Words keep their labels."""
+    def _restart(self, *, gone: bool) -> None:
+        """Start the certificate anew: answers were purged or the upstream has changed. Words keep their labels.
+
+        gone: whether no answer is left. Otherwise entries keep their labels, and a recovery goes on.
+        """
         for certificate in (self.certificate, *self._others.values()):
             certificate.restart()
-        self._entries.clear()
+        if gone:
+            self._entries.clear()
+            self._verified = None
         self._audits = Audits()
         self._counted.clear()
         self._counts_of.clear()
+        self._counted_labels = 0
         self._principals.clear()
-        self._verified, self._was_certified = None, False
+        self._was_certified = False
         self._drift = DriftWatch(self.certificate.error)
 
     def feedback(self, key: bytes, x: tuple[float, ...], risk: float, time: float) -> Label:

@@ -23,7 +23,7 @@ from knapcache.features.semantic.embeddings_endpoint import EndpointEmbedder
 from knapcache.features.semantic.event import MatchKind
 from knapcache.features.semantic.freshness import Fingerprints
 from knapcache.features.semantic.index import pack_vector
-from knapcache.features.semantic.learner import CANDIDATES, MIN_COSINE, Candidate, Match, SemanticLearner
+from knapcache.features.semantic.learner import CANDIDATES, MIN_COSINE, Candidate, Label, Match, SemanticLearner
 from knapcache.features.semantic.question import MAX_TOKENS, Question, same_frame, stored_text
 from knapcache.features.semantic.shared_state import PAIR_LENGTH, SharedState
 from knapcache.keys.request import KeyedRequest
@@ -70,6 +70,8 @@ class Found(NamedTuple):
     similar: SimilarMatch | None = None
     """What is served with it, or would be if it were not audited; None: it may not be served."""
     match_id: str = ""
+    restarts: int = 0
+    """How often labels of its scope had been forgotten before."""
 
     @property
     def served(self) -> tuple[Entry, SimilarMatch] | None:
@@ -143,7 +145,7 @@ class Matcher:
                 candidates.append(Candidate(key, stored, cosine))
         learner = self.state.learner(asked.scope)
         match = learner.match(text, candidates[:CANDIDATES], asked.principal)
-        found = Found("none", "", frame, pack_vector(vector), match)
+        found = Found("none", "", frame, pack_vector(vector), match, restarts=self.state.restarts(asked.scope))
         if match is None:
             return found._replace(reason="veto" if candidates else "")
         return self._decide(asked, found, match, learner)
@@ -193,13 +195,23 @@ class Matcher:
 
     def add_question(self, frame: bytes, key: bytes, vector: bytes, scope: str = "", fingerprint: bytes = b"") -> None:
         """Add a question whose answer was stored, here and for all processes. fingerprint: that of the answer."""
-        self._fingerprints.set(frame, fingerprint)
+        self._fingerprints.add(frame, fingerprint)
         self.state.add_question(frame, key, vector, scope)
 
+    def add_label(self, scope: str, found: Found, label: Label, rung: str) -> None:
+        """Add the label of a match, here and for all processes.
+
+        A match that was found before labels of the scope were forgotten has none: it was about an answer that is gone.
+        """
+        self.state.follow()
+        if found.restarts == self.state.restarts(scope):
+            self.state.add_label(scope, found.match_id, rung, label)
+
     def purged(self) -> None:
-        """Sweep after a purge, and start certificates anew against which older labels weigh. Raises StoreError."""
+        """Sweep after a purge, and start certificates anew for whose scopes it matters. Raises StoreError."""
+        before = self.state.index.scopes()
         self.sweep()
-        self.state.restart_outdated()
+        self.state.restart_outdated(before)
 
     def maintain(self, *, sweep: bool) -> None:
         """Follow the log; every SWEEP_SECONDS also sweep and write the index, in the process that does so."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -53,6 +54,8 @@ class SharedState:
         self._logged = False
         self.levels: dict[str, int] = {}
         """The certified level by scope. Replaced as a whole, for readers in other threads."""
+        self._restarts: Counter[str] = Counter()
+        """Events in the log that have ended what labels of a scope were about."""
         self._learners: dict[str, SemanticLearner] = {}
         """By scope. A scope has none before its first question or label: a learner takes most of a megabyte."""
         self.marked: set[str] = set()
@@ -74,6 +77,7 @@ class SharedState:
         """Use these errors from now on: all labels are read again."""
         self._errors = dict(errors)
         self._learners = {}
+        self._restarts.clear()
         self._labels_read = START
         self.follow()
 
@@ -82,6 +86,10 @@ class SharedState:
         if found is None:
             found = self._learners[scope] = SemanticLearner(self._errors[scope])
         return found
+
+    def restarts(self, scope: str) -> int:
+        """Return how often labels of a scope have been forgotten, as far as the log was read."""
+        return self._restarts[scope]
 
     def follow(self) -> None:
         """Read what was appended to the log."""
@@ -121,10 +129,12 @@ class SharedState:
         for each in labels:
             if each.label.source == "feedback":
                 self.marked.add(each.match_id[:PAIR_LENGTH])
-            elif each.label.source == "reset":
+            is_event = each.label.source in ("reset", "restart", "partial restart")
+            self._restarts[each.scope] += is_event
+            if each.label.source == "reset":
                 self._learners.pop(each.scope, None)
                 continue
-            readable = len(each.label.features) >= len(FEATURES) or each.label.source == "restart"
+            readable = len(each.label.features) >= len(FEATURES) or is_event
             if readable and each.build == self._embedder.build and each.scope in self._errors:
                 self.learner(each.scope).add(each.label)
         self._labels_read = position
@@ -138,8 +148,8 @@ class SharedState:
         """Add a label, here and for all processes."""
         self._append(labels=[LabelRecord(self._embedder.build, scope, match_id, rung, label)])
 
-    def add_event(self, scope: str, source: Literal["reset", "restart"]) -> None:
-        """Let no label of a scope before now count: for nothing (reset), or for no certificate (restart)."""
+    def add_event(self, scope: str, source: Literal["reset", "restart", "partial restart"]) -> None:
+        """Let no label of a scope before now count: for nothing (reset), or for no certificate (`Label.source`)."""
         self.add_label(scope, "", source, Label(b"", (), 0.0, 1.0, False, source, self._clock()))
 
     def _append(self, questions: Sequence[QuestionRecord] = (), labels: Sequence[LabelRecord] = ()) -> None:
@@ -184,13 +194,21 @@ class SharedState:
         self.add_event(scope, "reset")
 
     def restart(self, scopes: Iterable[str]) -> None:
-        """Start the certificates of some scopes anew: what the labels were about has changed."""
+        """Start the certificates of some scopes anew: the upstreams have changed. Stored answers are left."""
         for scope in scopes:
-            self.add_event(scope, "restart")
+            self.add_event(scope, "partial restart")
 
-    def restart_outdated(self) -> None:
-        """Start the certificates anew against which labels weigh: the answers that those were about are gone."""
-        self.restart([scope for scope, learner in self._learners.items() if learner.labels_weigh])
+    def restart_outdated(self, before: Mapping[str, int]) -> None:
+        """Start the certificates anew against which labels weigh, if answers that those were about are gone.
+
+        before: the number of questions of each scope, before those whose entries are gone were removed
+        """
+        now = self.index.scopes()
+        is_smaller = sum(now.values()) < sum(before.values())
+        for scope in [scope for scope, learner in self._learners.items() if learner.labels_weigh]:
+            left = now.get(scope, 0)
+            if left < before.get(scope, 0) or (is_smaller and not left):
+                self.add_event(scope, "partial restart" if left else "restart")
 
     def remove(self, key: bytes) -> None:
         """Remove a question from the index."""

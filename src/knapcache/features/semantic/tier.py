@@ -64,18 +64,26 @@ class SemanticTier:
         self.show_content, self.max_temperature = settings.show_content, settings.semantic_temperature
         self._modes, self._errors = scopes(settings)
         self._upstreams = upstreams_of(settings)
+        self._restart_due = False
+        """Whether the upstreams have changed, and the certificates have not been started anew since."""
 
     def configure(self, settings: Settings) -> None:
         """Take modes and errors from changed settings."""
         self._modes, errors = scopes(settings)
         upstreams = upstreams_of(settings)
-        if upstreams != self._upstreams and self._matcher is not None:
-            self._pool.submit(partial(self._matcher.state.restart, list(self._errors)))
+        self._restart_due |= upstreams != self._upstreams
         self._upstreams = upstreams
+        self._restart_if_due()
         if errors != self._errors:
             self._errors = errors
             if self._matcher is not None:
                 self._pool.submit(partial(self._matcher.state.configure, errors))
+
+    def _restart_if_due(self) -> None:
+        """Start the certificates anew after a change of the upstreams, as soon as the log is open."""
+        if self._restart_due and self._matcher is not None:
+            self._restart_due = False
+            self._pool.submit(partial(self._matcher.state.restart, list(self._errors)))
 
     @property
     def starting(self) -> bool:
@@ -92,6 +100,7 @@ class SemanticTier:
             log.error("Semantic tier not started: %s", error)
             return
         self._failure = ""
+        self._restart_if_due()
         while True:
             await asyncio.sleep(FOLLOW_SECONDS)
             await self._pool.call(partial(matcher.maintain, sweep=self.sweeps))
@@ -159,10 +168,10 @@ class SemanticTier:
             fingerprint = fingerprint_of(payload)
             self._pool.submit(partial(add, found.frame, key, found.vector, asked.scope, fingerprint))
 
-    def add_label(self, scope: str, match_id: str, label: Label, rung: str) -> None:
-        """Add a label, here and for all processes."""
+    def add_label(self, scope: str, found: Found, label: Label, rung: str) -> None:
+        """Add the label of a match, here and for all processes."""
         if self._matcher is not None:
-            self._pool.submit(partial(self._matcher.state.add_label, scope, match_id, rung, label))
+            self._pool.submit(partial(self._matcher.add_label, scope, found, label, rung))
 
     # For people.
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -192,3 +193,19 @@ async def test_an_api_that_does_not_answer_at_the_start_is_tried_again(
     await tier.close()
     assert len(api.requests) == 4
     assert caplog.text.count("not started yet: semantic_embeddings answered with status 503") == 1
+
+
+async def test_a_change_of_the_upstreams_while_the_log_is_not_open_restarts_the_certificates() -> None:
+    def settings(url: str) -> Settings:
+        return Settings(semantic="shadow", upstreams=[{"url": url}])
+
+    matcher = Mock()
+    tier = SemanticTier(settings("http://127.0.0.1:9/v1"), lambda _: matcher)
+    tier.configure(settings("http://127.0.0.1:9/v1"))
+    tier.configure(settings("http://127.0.0.1:8/v1"))
+    running = asyncio.create_task(tier.run())
+    while not matcher.state.restart.called:
+        await asyncio.sleep(0.01)
+    running.cancel()
+    await tier.close()
+    matcher.state.restart.assert_called_once_with([""])

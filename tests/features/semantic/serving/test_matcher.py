@@ -22,6 +22,7 @@ from knapcache.features.semantic import matcher as module
 from knapcache.features.semantic.certificate import LEVELS
 from knapcache.features.semantic.event import SemanticEvent
 from knapcache.features.semantic.learner import Label
+from knapcache.features.semantic.log import START
 from knapcache.features.semantic.matcher import Asked, Found, Matcher
 from knapcache.features.semantic.question import Question, read_question
 from knapcache.features.semantic.shared_state import SharedState
@@ -248,6 +249,40 @@ def test_a_sweep_removes_questions_of_entries_that_are_gone(cache: InternalCache
         other.state.report()[""]["questions"],
         len(log.read_questions()[0]),
     ) == (1, 1, 1)
+
+
+def events_after(tier: Matcher, call: Callable[[], object]) -> list[str]:
+    """Return the events that a call adds to the log."""
+    _, position = tier.state._log.read_labels(START)
+    call()
+    return [each.label.source for each in tier.state._log.read_labels(position)[0]]
+
+
+def test_a_purge_restarts_what_labels_weigh_on_and_only_where_answers_are_gone(cache: InternalCache) -> None:
+    tier = matcher(cache)
+    stored = [ask(cache, STORED), ask(cache, OTHER)]
+    for asked in stored:
+        store(cache, tier, asked)
+    tier.state.add_label("", "m", "veto", Label(b"k", (0.0,) * 14, 0.01, LEVELS[0] / 2, True, "shadow"))
+    assert tier.state.learner("").labels_weigh
+    assert events_after(tier, tier.purged) == [], "the purge has matched nothing"
+    cache.purge(purge_conditions(key=stored[0].request.key.digest))
+    assert events_after(tier, tier.purged) == ["partial restart"]
+    tier.state.add_label("", "m", "veto", Label(b"new", (0.0,) * 14, 0.01, LEVELS[0] / 2, True, "shadow"))
+    cache.purge(purge_conditions(key=stored[1].request.key.digest))
+    assert events_after(tier, tier.purged) == ["restart"]
+
+
+def test_the_label_of_a_match_from_before_a_restart_is_dropped(cache: InternalCache, tier: Matcher) -> None:
+    before = tier.find(ask(cache, SAME))
+    assert before.match is not None
+    tier.state.restart([""])
+    after = tier.find(ask(cache, SAME))
+    labels = [before.match.label(True, "shadow"), before.match.label(False, "shadow")]
+    assert events_after(tier, lambda: tier.add_label("", before, labels[0], "equal")) == []
+    assert events_after(tier, lambda: tier.add_label("", after, labels[1], "equal")) == ["shadow"]
+    tier.state.reset("")
+    assert events_after(tier, lambda: tier.add_label("", after, labels[1], "equal")) == []
 
 
 def test_feedback_counts_as_a_wrong_label(cache: InternalCache, tier: Matcher) -> None:
