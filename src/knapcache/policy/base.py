@@ -120,6 +120,13 @@ class TraceLike(Protocol):
         """Number of ids; keys are below it."""
 
 
+def number_of_ids(trace: TraceLike, remember: int | None) -> int:
+    """Return the ids for a trace: one for every key, or `remember` ids, which are recycled."""
+    if remember is not None and remember < 1:
+        raise InvalidInput(f"remember must be at least 1, not {remember}")
+    return min(trace.ids, remember or trace.ids)
+
+
 class CompactState(NamedTuple):
     """A policy's state reduced to some of its ids."""
 

@@ -42,15 +42,6 @@ def test_a_group_shares_and_others_do_not(start: Start, upstream: FakeUpstream) 
     assert upstream.count() == 2
 
 
-def test_sharing_is_never_the_clients_choice(start: Start) -> None:
-    proxy = start(tenants=[tenant(0), tenant(1)])
-    with httpx.Client(base_url=proxy.openai_url) as client:
-        post(client, key_of(0))
-        for name in ("x-knapcache-namespace", "x-namespace", "openai-organization", "x-tenant"):
-            found = post(client, key_of(1), headers={name: "tenant-0", "cache-control": "no-store"})
-            assert found.headers["x-knapcache"] == "miss"
-
-
 def test_share_all_shares_answers(start: Start, upstream: FakeUpstream) -> None:
     proxy = start(share_all=True)
     with httpx.Client(base_url=proxy.openai_url) as client:

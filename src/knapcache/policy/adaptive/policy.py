@@ -31,7 +31,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from knapcache.errors import InvalidInput
 from knapcache.estimate.costs import COSTS_HEAD, COSTS_ROW, MAX_COST, cost_of, count_cost
 from knapcache.estimate.discount import DISCOUNT_ROW, HALF_LIVES, count_request
 from knapcache.estimate.hazard import HAZARD_HEAD, HAZARD_ROW, count_gap
@@ -63,7 +62,7 @@ from knapcache.policy.adaptive.tournament import (
     observe,
     start_tournament,
 )
-from knapcache.policy.base import ROW, CompactState, TraceLike, evict, insert, make_settle
+from knapcache.policy.base import ROW, CompactState, TraceLike, evict, insert, make_settle, number_of_ids
 from knapcache.policy.structures.heap import (
     HEAP_ROW,
     HeapPolicy,
@@ -305,9 +304,7 @@ class Adaptive(HeapPolicy):
     @classmethod
     def for_trace(cls, capacity: int, trace: TraceLike, *, remember: int | None = None, **options: Any) -> Self:
         """Build for `trace` with an id for every key, or with a table of `remember` recycled ids."""
-        if remember is not None and remember < 1:
-            raise InvalidInput(f"remember must be at least 1, not {remember}")
-        return cls(capacity, min(trace.ids, remember or trace.ids), **options)
+        return cls(capacity, number_of_ids(trace, remember), **options)
 
     def request_counts(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         decay = 2.0 ** ((self.rows["last"][ids] - self.head["t"][0]) / HALF_LIVES[0])

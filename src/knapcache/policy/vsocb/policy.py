@@ -50,7 +50,7 @@ from knapcache.estimate.statistics import (
 )
 from knapcache.kernel import Records, kernel
 from knapcache.oracle.exact import select
-from knapcache.policy.base import HEAD, ROW, Policy, TraceLike, insert, make_settle
+from knapcache.policy.base import HEAD, ROW, Policy, TraceLike, insert, make_settle, number_of_ids
 from knapcache.policy.structures.pool import POOL_HEAD, POOL_ROW
 from knapcache.policy.vsocb.certificate import CERTIFICATE_HEAD, CERTIFICATE_ROW, KEEP_TOLERANCE, update_certificate
 from knapcache.policy.vsocb.lazy_residents import (
@@ -200,9 +200,7 @@ class VSOCB(Policy):
     @classmethod
     def for_trace(cls, capacity: int, trace: TraceLike, *, remember: int | None = None, **options: Any) -> Self:
         """Build for `trace` with an id for every key, or with a table of `remember` recycled ids."""
-        if remember is not None and remember < 1:
-            raise InvalidInput(f"remember must be at least 1, not {remember}")
-        return cls(capacity, min(trace.ids, remember or trace.ids), **options)
+        return cls(capacity, number_of_ids(trace, remember), **options)
 
     @property
     def oracle_work(self) -> int:
