@@ -1,4 +1,4 @@
-"""Serves requests to the endpoints whose answers are cached.
+"""Requests to the endpoints whose answers are cached: from the body that was read to the event.
 
     read      access.py             its principal (401 without a valid key), and its body
     key       exchange.py           what it asks for, and its upstream, which the model selects
@@ -11,11 +11,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from knapcache.errors import Incomplete, InvalidInput, Uncacheable, UpstreamFailed
-from knapcache.exchange.exchange import make_exchange, parse_request
+from knapcache.exchange.exchange import Exchange, make_exchange, parse_request
 from knapcache.exchange.fetched import Fetched
 from knapcache.exchange.fetcher import Fetcher
 from knapcache.exchange.headers import fingerprint
@@ -45,7 +45,7 @@ MAX_NAMESPACE = 256
 
 
 class Handler:
-    """Serves them for one proxy."""
+    """Serves the requests of one proxy to cached endpoints."""
 
     def __init__(self, proxy: ProxyProcess, access: AccessControl) -> None:
         settings = proxy.settings
@@ -141,33 +141,43 @@ class Handler:
     def _call(self, request: AsgiRequest, head: RequestHead, endpoint: Endpoint, raw: bytes) -> Call:
         """Parse a request and select its upstream. Long ones in a thread (`keys/scan.py` has the reasons)."""
         parsed = parse_request(raw) if len(raw) <= self._max_cached else too_long_to_key(len(raw), self._max_cached)
-        if isinstance(parsed, ParsedBody):
-            model = parsed.get("model", "")
-            model = model if type(model) is str else ""
-        else:
-            model = self._find_model(raw)
+        body = parsed if isinstance(parsed, ParsedBody) else None
+        model = self._find_model(raw) if body is None else model_of(body)
         model = request.deployment or model
         if len(model) > MAX_MODEL_LENGTH:
             raise name_too_long("model", len(model), MAX_MODEL_LENGTH)
-        known = isinstance(parsed, ParsedBody) or model
-        route = self._route(head, endpoint, model, parsed) if self._router.routes else None
-        upstream: Upstream | None
+        route = self._route(head, endpoint, model, body) if self._router.routes else None
         group = None if route is None else self._upstreams.groups.get(route.name)
         if group is not None:
-            upstream = group.members[0].upstream
+            upstream, base = group.members[0].upstream, group.context
         else:
-            upstream = self._upstreams.for_model(model) if known else self._upstreams.all[0]
+            upstream = self._upstream_of(model, known=body is not None)
+            base = upstream.context
+        context = key_context(base, request, head, route)
+        exchange = self._exchange(request, head, endpoint, raw, parsed, context)
+        if route is not None and not exchange.bypass:
+            exchange = exchange._replace(bypass=bypass_reason(route, exchange.body))
+        return Call(request, head, exchange, upstream, model, self._events, self._meter, route, group)
+
+    def _upstream_of(self, model: str, *, known: bool) -> Upstream:
+        """Return the upstream that serves a model. known: "" is the model of the body; False: no model was found."""
+        if not model and not known:
+            return self._upstreams.all[0]
+        upstream = self._upstreams.for_model(model)
         if upstream is None:
             raise RequestRejected(404, f"No upstream serves the model {model[:100]!r}.", "model_not_found")
-        context = upstream.context if group is None else group.context
-        if route is not None and route.namespace is not None:
-            context = {**context, "route namespace": route.namespace}
-        if head.vary:
-            context = {**context, **head.vary}
-        if request.query:
-            context = {**context, "query": fingerprint(request.query)}
-        if request.deployment:
-            context = {**context, "deployment": request.deployment}
+        return upstream
+
+    def _exchange(
+        self,
+        request: AsgiRequest,
+        head: RequestHead,
+        endpoint: Endpoint,
+        raw: bytes,
+        parsed: ParsedBody | Uncacheable,
+        context: Mapping[str, str],
+    ) -> Exchange:
+        """Return the exchange of a request. Raises RequestRejected for a tag or a namespace that is not allowed."""
         try:
             exchange = make_exchange(
                 endpoint, request.headers, raw, parsed, head.principal.namespace, context, self._ttl
@@ -178,9 +188,7 @@ class Handler:
         namespace = exchange.control.namespace
         if namespace is not None and len(namespace) > MAX_NAMESPACE:
             raise name_too_long("cache.namespace", len(namespace), MAX_NAMESPACE)
-        if route is not None and not exchange.bypass:
-            exchange = exchange._replace(bypass=bypass_reason(route, exchange.body))
-        return Call(request, head, exchange, upstream, model, self._events, self._meter, route, group)
+        return exchange
 
     def _find_model(self, raw: bytes) -> str:
         """Return the model of a body that is not parsed; "" if nothing depends on it, or it has none."""
@@ -197,15 +205,36 @@ class Handler:
             raise RequestRejected(400, f"{error}.", "invalid_request") from None
 
     def _route(
-        self, head: RequestHead, endpoint: Endpoint, model: str, parsed: ParsedBody | Uncacheable
+        self, head: RequestHead, endpoint: Endpoint, model: str, body: ParsedBody | None
     ) -> RouteSettings | None:
-        body = parsed if isinstance(parsed, ParsedBody) else None
         return self._router.find(RoutedRequest(endpoint.value, head.principal.name, model, head.headers, body))
 
     async def drain(self, seconds: float) -> None:
         """Wait for background fetches, for this time at most. The server waits for requests."""
         if self._stale is not None:
             await self._stale.drain(seconds)
+
+
+def model_of(body: ParsedBody) -> str:
+    """Return the model of a request; "" if it has none."""
+    model = body.get("model", "")
+    return model if type(model) is str else ""
+
+
+def key_context(
+    base: Mapping[str, str], request: AsgiRequest, head: RequestHead, route: RouteSettings | None
+) -> Mapping[str, str]:
+    """Return what the answer depends on beside the body. base: that of the upstream, or of its group."""
+    context = base
+    if route is not None and route.namespace is not None:
+        context = {**context, "route namespace": route.namespace}
+    if head.vary:
+        context = {**context, **head.vary}
+    if request.query:
+        context = {**context, "query": fingerprint(request.query)}
+    if request.deployment:
+        context = {**context, "deployment": request.deployment}
+    return context
 
 
 def name_too_long(field: str, length: int, limit: int) -> RequestRejected:
