@@ -1,4 +1,4 @@
-"""Requests that imported entries start with: the cache that they come from has counted them.
+"""Requests of imported entries, which the cache that exported them has counted.
 
 They are counted when the last entry of an import was decided, evenly distributed, as if the entries had been requested
 in turn. Rejected: counting them entry by entry. Such requests look like sessions, with a gap of one request, and the

@@ -1,4 +1,4 @@
-"""A sample of the keys in a table of ids: one in RATE, with small numbers of their own.
+"""A sample of the keys in a table of ids: one key in RATE, numbered from 0.
 
 Keys are digests, so the bits of their last byte are uniform: a key is in every sample or in none. (The table's hash is
 made from the first bytes.) A key of the sample gets a number when it is asked for, and keeps it while it has its id. So

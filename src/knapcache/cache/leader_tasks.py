@@ -1,4 +1,4 @@
-"""Calls of coroutines that lead. Each is a task of its own, which goes on when its caller is cancelled."""
+"""Calls of single-flight leaders. Each runs in a task of its own, which goes on when the leader is cancelled."""
 
 from __future__ import annotations
 

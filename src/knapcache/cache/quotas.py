@@ -91,7 +91,7 @@ class Quotas:
                 victims.extend(self._ranked(tenant, newcomer))
             i, requests = victims.popleft()
             counted = self._tenants[i] == number and i != newcomer
-            # Counts decay, and a request adds one: a rise by less than half is no request.
+            # A rise of less than half is decay noise, not a request.
             if counted and request_counts(self._policy, np.array([i]))[0] < requests + 0.5:
                 return i
 

@@ -129,7 +129,7 @@ class Shadows:
 
     @property
     def rate(self) -> int:
-        """Shadows see one key in so many."""
+        """Shadows simulate one key in `rate`."""
         return 1 if self._sample is None else RATE
 
     def settle(self, i: int, size: int, cost: float, *, imported: bool = False) -> None:

@@ -307,7 +307,7 @@ class _Stream:
         self._content, self._next, self._unpacker = content, 0, zlib.decompressobj()
 
     def take(self, size: int) -> bytes:
-        """Return so many bytes."""
+        """Return the next `size` bytes."""
         found: list[bytes] = []
         while size > 0:
             source = self._unpacker.unconsumed_tail or self._input()

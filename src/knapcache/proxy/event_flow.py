@@ -1,4 +1,4 @@
-"""The way of the events of one process to the pipeline, which one process of the proxy has.
+"""Pass the events of a process to the pipeline, which only the owner process has.
 
 the owner        has the pipeline; with several workers it also serves its admin API to the others
 another worker   sends its events to the owner, and forwards admin requests to it (workers/owner_link.py)

@@ -1,4 +1,4 @@
-"""Features: what the proxy calls, and the features that the settings turn on.
+"""The base class of features, and the features that the settings turn on.
 
 The proxy knows no feature by name. It builds those that are on (feature_list.py) and calls their methods, in the order
 of the list. A feature knows the proxy by its `ProxyContext`, and no other feature.
@@ -163,7 +163,7 @@ class Features:
     def __init__(self) -> None:
         self.active: tuple[Feature, ...] = ()
         self.of_requests: tuple[Feature, ...] = ()
-        """Of them, those that take part in requests: they have a method `begin`."""
+        """Active features that define `begin`."""
         self._context: ProxyContext | None = None
         self._pipeline: EventPipeline | None = None
         """That of the proxy, if this process has it."""

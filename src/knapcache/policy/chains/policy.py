@@ -49,7 +49,7 @@ from knapcache.policy.chains.leaf_caches import (
 from knapcache.policy.structures.linked_list import LINK_ROW, clear, linked_ids, oldest, push, unlink
 
 MIN_KEYS, KEYS_PER_BLOCK = 400_000, 8
-"""The table has at least so many keys, and so many for each block of the capacity."""
+"""Minimum keys of the table, and minimum keys per block of capacity."""
 WINDOW = 2000.0
 """Requests after which a score counts 1/e."""
 LEAD, CERTAINTY = 0.02, 2.0

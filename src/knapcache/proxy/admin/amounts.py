@@ -1,4 +1,4 @@
-"""What numbers mean: which of them are dollars, what more capacity is worth, and what a first request must contain.
+"""Which numbers are dollars, the value of more capacity, and the example request.
 
 Dollars are shown only for answers of known price. A price that the settings give the embedded model is simulated,
 because the model is free. For answers without a price, seconds and tokens are shown.

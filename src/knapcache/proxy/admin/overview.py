@@ -1,4 +1,4 @@
-"""The numbers of the admin API, and purging.
+"""The admin API's totals, charts and entries, and its purges.
 
 Everything here may wait for the disk, so it runs in a thread. The cache knows tenants by namespace, people know them by
 name; this module translates.

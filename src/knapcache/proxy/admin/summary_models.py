@@ -135,7 +135,10 @@ class PolicyStatus(ResponseModel):
     oracle_seconds: float
     ids: Annotated[Count, Field(description="Keys in the policy's table.")]
     shadow_rate: Annotated[
-        Count, Field(description="Policies of `would` see one key in so many. 1: all; more: their costs are estimates.")
+        Count,
+        Field(
+            description="Policies of `would` simulate one key in this many. 1: all; more: their costs are estimates."
+        ),
     ]
 
 

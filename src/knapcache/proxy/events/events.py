@@ -218,7 +218,7 @@ class EventBuffer:
         self._consumers = [each for each in self._consumers if each is not consumer]
 
     def flush(self, limit: int | None = None) -> bool:
-        """Pass buffered events to every consumer: all, or so many. Return whether some are left to pass.
+        """Pass at most `limit` buffered events, or all, to every consumer. Return whether some are left to pass.
 
         Without consumers they stay in the buffer.
         """

@@ -1,4 +1,4 @@
-"""The most recent requests, for a page that shows them live.
+"""The most recent requests, for the dashboard.
 
 Every request has a serial number, which grows by one. The page asks for requests after the last serial it has seen. A
 serial larger than ours comes from a former owner process: then all recent requests are returned.

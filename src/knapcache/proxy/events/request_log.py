@@ -173,7 +173,7 @@ class RequestLog:
         plain.unlink()
 
     def _free(self, wanted: int) -> None:
-        """Delete the oldest parts until so many bytes are free."""
+        """Delete the oldest parts until this many bytes are free."""
         parts = self._parts()
         used = sum(file.stat().st_size for file in self.path.iterdir())
         for _, part in parts:

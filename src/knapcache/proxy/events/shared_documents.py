@@ -31,7 +31,7 @@ from knapcache.proxy.events.upstream_health import Count, Time, UpstreamStatus
 from knapcache.proxy.events.usage import UsageRow, sum_rows
 
 BOUNDARY_STEP = 600
-"""Seconds. The boundary of minutes is a multiple of it, at every proxy: readers sum their parts anew once in it."""
+"""Seconds between boundaries, equal at all proxies. Readers recompute their sums once per step."""
 CLOSED = ("minutes", "hours", "days")
 MAX_ROWS = 1600
 """Rows of a closed part: all minutes and hours. Parts that are too large get fewer (publisher.py)."""

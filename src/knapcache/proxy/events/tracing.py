@@ -84,7 +84,7 @@ class Tracing:
         return self._worker.lost
 
     def close(self, seconds: float = 5.0) -> None:
-        """Send what is queued, for at most so many seconds."""
+        """Send queued spans; give up after this many seconds."""
         done = self._worker.close(seconds)
         self._exporter.shutdown()  # type: ignore[no-untyped-call]  # also ends the wait between two retries
         if done:

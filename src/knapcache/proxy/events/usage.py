@@ -122,7 +122,7 @@ class UsageRow:
             self.usd_estimated += event.usd_estimated
 
     def count_payment(self, payment: PaymentEvent) -> None:
-        """Add a call in the background, which is no request."""
+        """Add a background call, which does not count as a request."""
         if payment.usd is not None:
             self.priced += 1
         elif payment.cost > 0.0:

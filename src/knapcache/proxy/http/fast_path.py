@@ -61,7 +61,7 @@ class KnownRequest:
         """The fields of the event after `ttfb`."""
 
     def prepare(self, entry: Entry) -> bool:
-        """Encode what every hit on an entry has in common, once. Return False if the entry is no plain answer.
+        """Encode what every hit on an entry has in common, once. False if the entry is not a plain answer.
 
         An entry is recognised by its metadata, which is small. A reference to the whole entry would keep it in memory
         after its eviction.

@@ -1,4 +1,4 @@
-"""The check of `Host` and `Origin`, for `/v1` and the admin API alike.
+"""Check the headers `Host` and `Origin` of requests to `/v1` and to the admin API.
 
 Browsers send both headers, and a page cannot change them. The check stops two attacks:
 

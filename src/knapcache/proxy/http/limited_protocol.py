@@ -45,8 +45,7 @@ from knapcache.proxy.http.connections import Connections, Stage
 UNSUPPORTED_METHODS = (b"CONNECT", b"TRACE")
 """TRACE echoes a request: an upstream that supports it would show the provider's key to the caller."""
 MAX_PIPELINED = 100
-"""Requests of a connection that wait for earlier responses. After so many the connection is closed, when they are
-answered."""
+"""Maximum pipelined requests. At the limit, the connection closes after they are answered."""
 MAX_DISCARDED = 1 << 20
 """Bytes that are discarded after an error. After a body that is too large it is DISCARDED_BODIES * max_body."""
 DISCARDED_BODIES = 4

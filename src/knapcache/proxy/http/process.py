@@ -1,4 +1,4 @@
-"""What the HTTP side uses of the process that it runs in."""
+"""The parts of a proxy process that serve HTTP requests, as a protocol."""
 
 from __future__ import annotations
 

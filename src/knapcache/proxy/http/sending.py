@@ -1,4 +1,4 @@
-"""The way of one request to the upstreams of its group.
+"""Send one request to the upstreams of its group.
 
     choose a member ─▶ edit and send ─▶ answered: its response is returned
          ▲                  │
@@ -113,7 +113,7 @@ class UpstreamSender:
 
     @property
     def fallback(self) -> FallbackAnswer | None:
-        """The model that has answered in place of the first member's; None: it was the same one."""
+        """The model that answered instead of the first member's model; None: it was the same one."""
         if self._member is None:
             return None
         model = self._group.replaced_model(self._member, self._model)
@@ -197,7 +197,7 @@ class UpstreamSender:
         """Wait for what must have come before an answer is passed on. Raises UpstreamFailed."""
         try:
             if response.headers.get("content-type", "").lower().startswith(HTML):
-                text = "an HTML page in place of an answer"
+                text = "an HTML page instead of an answer"
                 raise UpstreamFailed(502, f"upstream {self.upstream} failed: {text}", reason=text)
             stream = self._exchange.stream and is_event_stream(response.status, response.headers)
             await response.wait_for_body(whole=not stream)

@@ -1,4 +1,4 @@
-"""The way of one request to a model that answers instead of the asked one (`Substitute`).
+"""Send one request to a model that answers instead of the requested one (`Substitute`).
 
 The substitute gets the request once. If it fails, or its answer is not accepted, `SubstituteFailed` is raised before
 anything of an answer was passed on. The request is then fetched as one without a substitute: under the key of the asked

@@ -1,4 +1,4 @@
-"""Turns of requests that have much to do on the event loop.
+"""Let tasks that compute for long take turns on the event loop, so that a new request waits for one of them only.
 
 `asyncio.sleep(0)` lets every other task run once. With twenty tasks that compute for a millisecond each, a request that
 arrives waits for twenty milliseconds. So such tasks take turns: in each round of the event loop, one of them goes on.

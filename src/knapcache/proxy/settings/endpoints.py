@@ -238,10 +238,10 @@ class AdminTokenSettings(Table):
     )
     digest: Annotated[str | None, MAYBE_SECRET] = Field(None, repr=False, description='digest of the token, "sha256:…"')
     token_env: Annotated[str | None, MAYBE_SECRET] = Field(
-        None, description="environment variable with the token, in place of digest"
+        None, description="environment variable with the token, instead of digest"
     )
     token_file: Annotated[AbsolutePath | None, MAYBE_SECRET] = Field(
-        None, validate_default=True, description="file with the token, in place of digest; read again when it changes"
+        None, validate_default=True, description="file with the token, instead of digest; read again when it changes"
     )
 
     @field_validator("name")

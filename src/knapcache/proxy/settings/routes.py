@@ -53,7 +53,7 @@ class RouteUpstreamSettings(Table):
     """An upstream of a route."""
 
     name: str = Field(description="name of the upstream")
-    model: ModelName | None = Field(None, description="model to ask for in place of the caller's; none: the caller's")
+    model: ModelName | None = Field(None, description="model to request instead of the caller's; none: the caller's")
     weight: float = Field(1.0, gt=0.0, le=1000.0, description="share of the requests, for balance")
 
 

@@ -1,4 +1,4 @@
-"""The way to upstreams: an HTTP client, its errors, retries, and the embedded model."""
+"""Upstreams: the HTTP client, its errors, retries, and the embedded model."""
 
 from knapcache.proxy.upstream.client import Client, encode_headers
 from knapcache.proxy.upstream.connection import Pairs

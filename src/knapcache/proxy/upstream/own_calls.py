@@ -1,4 +1,4 @@
-"""Calls of the proxy's own: no caller waits for them, and they are sent with credentials of the settings only."""
+"""Calls that the proxy makes for itself, with credentials of the settings only. No caller waits for them."""
 
 from __future__ import annotations
 
