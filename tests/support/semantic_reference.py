@@ -130,7 +130,7 @@ def content(found: list[str], numbers: frozenset[int]) -> tuple[str, ...]:
             continue
         unit = units.read_unit(word, after_number=at - 1 in numbers)
         letter = at > 0 and word in ("a", "i") and found[at - 1] in vocabulary.LETTERED_NOUNS
-        if unit is not None:
+        if unit is not None and word[-2:] != "ly":
             kept.append(unit.name)
         elif word not in vocabulary.HARMLESS_WORDS or (letter and found[at + 1 : at + 2] != ["the"]):
             base = stem(word)

@@ -6,10 +6,11 @@ import re
 
 from knapcache.cache.values import SimilarMatch
 from knapcache.exchange.headers import similar_headers
-from knapcache.features.semantic.audits import AUDIT_RATE, AUDIT_START
+from knapcache.features.semantic.audits import AUDIT_RATE, AUDIT_START, Audits
 from knapcache.features.semantic.call import FIND_SECONDS
 from knapcache.features.semantic.certificate import ALPHA, LEVELS
 from knapcache.features.semantic.event import MAX_MATCHES
+from knapcache.features.semantic.freshness import RECENT_FINGERPRINTS
 from knapcache.features.semantic.learner import CANDIDATES, MIN_COSINE, RECOVERY_LABELS
 from knapcache.features.semantic.log import MAX_LABELS
 from knapcache.features.semantic.question import MAX_CHARACTERS, MAX_TOKENS
@@ -34,7 +35,11 @@ def test_the_limits_in_the_guide_are_those_of_the_code() -> None:
     assert f"more than {MAX_TOKENS} tokens or {MAX_CHARACTERS} characters" in TEXT
     assert CANDIDATES == 6, "the guide says: the nearest six"
     assert f"cosine is at least {MIN_COSINE:g}".replace("0.", ".") in TEXT
-    assert f"From {100 * AUDIT_RATE:g} % to {200 * AUDIT_RATE:g} % of the matches that could be served" in TEXT
+    first, many = Audits(), Audits()
+    many._labels["shadow"] = 10**6
+    rates = [100 * each.rate(b"", 1.0, AUDIT_RATE) for each in (many, first)]
+    assert "from {:.1f} % to {:.1f} % of the first answers of an entry after a label".format(*rates) in TEXT
+    assert RECENT_FINGERPRINTS == 5, "the guide says: the last five"
     assert AUDIT_START == 0.75, "the guide says: three quarters"
     assert f"{RECOVERY_LABELS} labels" in TEXT
     assert f"probability of at least {1 - ALPHA:.0%}".replace("%", " %") in TEXT

@@ -20,6 +20,7 @@ from knapcache.errors import CorruptState
 from knapcache.features.semantic.vocabulary import (
     CONTRAST_PREFIXES,
     CONTRAST_SUFFIXES,
+    FUNCTION_WORDS,
     MOVABLE,
     NEGATING_PREFIXES,
     YES_NO_MODALS,
@@ -96,7 +97,7 @@ def substituted(asked: QuestionWords, stored: QuestionWords) -> tuple[tuple[str,
 
     Function words do not count, except those that are not in HARMLESS_WORDS. At most MAX_SUBSTITUTED words differ. If
     the content is the same, all words count, and in any number: "do we owe them" is not "do they owe us". One side may
-    then be empty. If one word of content is too many, and the others have another order, the content counts as a whole.
+    then be empty. If one function word is too many, and the others have another order, the content counts as a whole.
     """
     if {*asked.content} == {*stored.content}:
         return None if asked.exact == stored.exact else _between(asked.exact, stored.exact)
@@ -106,7 +107,8 @@ def substituted(asked: QuestionWords, stored: QuestionWords) -> tuple[tuple[str,
     found = _exchanged(asked.words, stored.words)  # "all snakes" and "any snakes": only one of the two needs a label
     if found is not None and len(found[0]) + len(found[1]) <= 2:
         return found
-    if len({*asked.content} ^ {*stored.content}) == 1 and _common_order_differs(asked.content, stored.content):
+    odd = {*asked.content} ^ {*stored.content}
+    if len(odd) == 1 and odd <= FUNCTION_WORDS and _common_order_differs(asked.content, stored.content):
         return _between(asked.content, stored.content)  # "does A sue B" and "did B sue A": not "did" alone
     return None
 

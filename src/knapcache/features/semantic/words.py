@@ -331,7 +331,8 @@ def _content(known: list[WordFacts], numbers: frozenset[int]) -> tuple[str, ...]
         if each.is_special:
             if each.decade is not None:
                 continue
-            if (unit := read_unit(each.word, after_number=at - 1 in numbers)) is not None:
+            unit = read_unit(each.word, after_number=at - 1 in numbers)
+            if unit is not None and not each.word.endswith("ly"):  # "hourly" is not "in an hour"
                 found.append(unit.name)
                 continue
         if not each.is_harmless or _is_designator(known, at):
