@@ -19,16 +19,22 @@ from pathlib import Path
 import numpy as np
 from _results import Row, target
 
+from knapcache.estimate.discount import HALF_LIVES
 from knapcache.lab.executors import sweep
 from knapcache.lab.figures import new_figure, style
 from knapcache.lab.grid import GridCell, run_cell
+from knapcache.lab.replay import replay
 from knapcache.policy import registry
-from knapcache_experiments.worlds import DEVELOPMENT, HELD_OUT, UNRESTRICTED, draw_world
+from knapcache.policy.adaptive.experts import EXPERT_COUNT
+from knapcache.policy.adaptive.policy import Adaptive
+from knapcache_experiments.worlds import DEVELOPMENT, HELD_OUT, UNRESTRICTED, World, draw_world
 
 SETS = {"development": DEVELOPMENT, "held-out": HELD_OUT, "unrestricted": UNRESTRICTED}
 """Sets of worlds and their seeds. The unrestricted worlds have no targets; they run with "all"."""
 CHOICES = ("development", "held-out", "all", "none")
 NOT_TEXTBOOK = {"adaptive", "horizon", "vsocb", "vsocb-lazy", "vsocb-apx"}
+EXPERTS = (*(f"half-life {h:,.0f}" for h in HALF_LIVES), "greedy-dual", "greedy-dual-size", "recency", "hazard")
+"""Names of the experts of `adaptive`, in their order."""
 MAX_WORST, MAX_P95, MEDIAN_BELOW = 1.05, 1.01, 1.0
 WORST = 8
 """Number of worst cells that are reported with a description of their world."""
@@ -75,6 +81,30 @@ def compare(row: Row, subject: str) -> Row:
     return row | {
         "subject": cost[subject], "best": cost[best], "best_name": best, "ratio": cost[subject] / cost[best],
     }  # fmt: skip
+
+
+def replay_experts(seed: int, subject: str, rivals: Sequence[str]) -> list[Row]:
+    """Return the costs at each capacity of a world: of the subject, of the best rival, and of every expert of
+    `adaptive` that leads from beginning to end, the cheapest first.
+    """
+    world = draw_world(seed)
+    rows: list[Row] = [{"rule": name} for name in (subject, "best textbook policy", *EXPERTS)]
+    for share, capacity in zip(world.shares, world.capacities, strict=True):
+        cost = {p: run_cell([world.trace], GridCell(p, capacity, 0))["cost_ratio"] for p in (subject, *rivals)}
+        best = min(rivals, key=cost.__getitem__)
+        costs = [cost[subject], cost[best], *(expert_cost(world, capacity, k) for k in range(EXPERT_COUNT))]
+        for row, one in zip(rows, costs, strict=True):
+            row |= {f"{share:.1%}": one, f"{share:.1%} / {best}": one / cost[best]}
+    return sorted(rows, key=lambda row: row[f"{world.shares[0]:.1%}"])
+
+
+def expert_cost(world: World, capacity: int, expert: int) -> float:
+    """Return the cost ratio of `adaptive` with one expert as its leader from beginning to end."""
+    policy = Adaptive.for_trace(capacity, world.trace)
+    policy.head["leader"], policy.head["next_check"] = expert, np.iinfo(np.int64).max
+    cost = replay(policy, world.trace).miss_cost
+    assert policy.head["leader"][0] == expert
+    return cost / world.trace.total_cost
 
 
 def distribution(ratios: Sequence[float]) -> Row:

@@ -244,6 +244,10 @@ def parse_names(text: str | None, allowed: Sequence[str], default: Sequence[str]
 
 
 def run(args: argparse.Namespace) -> None:
+    if args.experts is not None:
+        rows = _worlds.replay_experts(args.experts, args.subject, _worlds.textbook(ONLINE))
+        print_table(rows, title=f"world {args.experts}: cost by capacity, and cost / best textbook policy")
+        return
     names = parse_names(args.traces, (*PUBLIC_TRACES, *traffic.KINDS), (*PUBLIC_TRACES, *traffic.KINDS))
     policies = parse_names(args.policies, [*ONLINE, *REFERENCES], [*ONLINE, *REFERENCES])
     faster = policies if args.policies else [p for p in policies if p not in SLOW_WITH_MANY_KEYS]
@@ -299,6 +303,12 @@ def main() -> None:
         choices=_worlds.CHOICES,
         help="random worlds to replay (default: all, or none if --traces is given); "
         "held-out worlds are for final results only",
+    )
+    option(
+        "--experts",
+        type=int,
+        metavar="SEED",
+        help="print only what each expert of adaptive costs in a world if it leads from beginning to end",
     )
     option("--jobs", type=int, metavar="N", help="number of processes (default: all cores)")
     run_or_show(parser, run, markdown)

@@ -15,7 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from knapcache.lab.grid import GridCell, run_cell
 from knapcache.lab.traces.sessions import COLUMNS
+from knapcache.policy.adaptive.experts import EXPERT_COUNT, HAZARD, RECENCY
+from knapcache_experiments.worlds import draw_world
 from tests.support.programs import find_module
 from tests.support.redis_servers import require_engine
 from tests.support.warm_python import WarmPython
@@ -117,3 +120,14 @@ def test_a_short_run_prints_a_table_and_writes_json(run: str, traces: Path, tmp_
     assert records
     assert all(records)
     assert all(image.read_bytes().startswith(b"\x89PNG") for image in out.glob("*.png"))
+
+
+def test_an_expert_leads_from_beginning_to_end() -> None:
+    """The expert of recency then decides as LRU does: `bench/policies.py --experts`."""
+    worlds: Any = importlib.import_module("_worlds")
+    world = draw_world(3, requests=3000)
+    capacity = world.capacities[0]
+    lru = run_cell([world.trace], GridCell("lru", capacity, 0))["cost_ratio"]
+    assert worlds.expert_cost(world, capacity, RECENCY) == pytest.approx(lru)
+    assert worlds.expert_cost(world, capacity, HAZARD) != pytest.approx(lru)
+    assert len(worlds.EXPERTS) == EXPERT_COUNT

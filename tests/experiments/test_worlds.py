@@ -13,6 +13,8 @@ from knapcache.lab.trace import Floats, Ints, Trace
 from knapcache.policy import registry
 from knapcache_experiments import worlds
 
+pytestmark = pytest.mark.tools
+
 REQUESTS = 5000
 
 
