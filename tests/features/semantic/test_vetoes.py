@@ -167,8 +167,8 @@ def test_changed_questions_of_the_open_data_are_vetoed(
 def test_few_paraphrases_of_the_open_data_are_vetoed() -> None:
     ones, others = (open_questions("similar_pairs.jsonl.gz", field, unique=False) for field in ("origin", "similar"))
     pairs = [(read_words(one), read_words(other)) for one, other in zip(ones, others, strict=True)]
-    assert sum(bool(contradiction(*pair)) for pair in pairs) / len(pairs) < 0.105
-    assert sum(bool(veto(*pair)) for pair in pairs) / len(pairs) < 0.125
+    assert sum(bool(contradiction(*pair)) for pair in pairs) / len(pairs) < 0.11
+    assert sum(bool(veto(*pair)) for pair in pairs) / len(pairs) < 0.14
 
 
 def test_a_substitution_is_what_stands_in_one_place() -> None:

@@ -87,6 +87,7 @@ def read_numbers(words: Sequence[str], raw: Sequence[str], places_to_look: Seque
             places.update(range(at - negative, after))
             texts |= dict.fromkeys(range(at - negative, after), "")
             texts[at] = words[at] if _ZEROS.fullmatch(words[at]) else " ".join(f"{value:g}" for value in values)
+            texts[at] += " m" if words[after - 1] == "m" else ""  # 5 m are five million, or five metres
         follower = words[after] if after < len(words) else ""
         unit = read_unit(follower, after_number=True)
         if unit is not None and len(values) == 1:
