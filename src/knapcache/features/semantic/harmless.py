@@ -10,7 +10,8 @@ upstream like any miss, and its label makes the difference known, one way or the
                     exchanged in a right label, and in no wrong one. That the words are harmless elsewhere is not enough
 
 What one principal has shown alone holds for its own requests; what two have shown holds for all of the scope. So no
-caller can teach the tier a difference for others. Words of HARMLESS_WORDS need no label: they are not among the ids.
+caller can teach the tier a difference for others. Words of HARMLESS_WORDS are not among the ids. If nothing but these
+differs, all that differs is one substitution.
 docs/guides/semantic.md compares this form with others.
 """
 
