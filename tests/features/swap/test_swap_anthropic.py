@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import anthropic
-import httpx
 import pytest
 
 from knapcache.features.swap import frame
@@ -18,7 +17,7 @@ from tests.support.timing import wait_until
 
 class AnthropicReply(NamedTuple):
     text: str
-    headers: httpx.Headers
+    headers: Mapping[str, str]
 
     @property
     def swapped(self) -> bool:

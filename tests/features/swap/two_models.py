@@ -111,8 +111,9 @@ class SwapClient:
         return Reply(raw.parse().choices[0].message.content or "", raw.headers)
 
     def frames(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.running.admin("/swap")["frames"]
-        return found
+        """Return the frames; none while the labels are read, when nothing is swapped yet."""
+        swap = self.running.admin("/swap")
+        return [] if swap["problem"] else list(swap["frames"])
 
     def state(self, at: int = 0) -> str:
         frames = self.frames()
