@@ -111,12 +111,13 @@ class SwapClient:
         return Reply(raw.parse().choices[0].message.content or "", raw.headers)
 
     def frames(self) -> list[dict[str, Any]]:
-        """Return the frames; none while the labels are read, when nothing is swapped yet."""
-        swap = self.running.admin("/swap")
-        return [] if swap["problem"] else list(swap["frames"])
+        found: list[dict[str, Any]] = self.running.admin("/swap")["frames"]
+        return found
 
     def state(self, at: int = 0) -> str:
-        frames = self.frames()
+        """Return the state of a frame; empty while the labels are read, when nothing is swapped yet."""
+        swap = self.running.admin("/swap")
+        frames = [] if swap["problem"] else swap["frames"]
         return str(frames[at]["state"]) if len(frames) > at else ""
 
     def learn(self, until: str = "certified", **fields: Any) -> int:
