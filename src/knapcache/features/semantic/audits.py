@@ -24,7 +24,7 @@ MAX_SERVED = 50_000
 
 
 class Audits:
-    """What is known about the labels and the answers served of one scope."""
+    """State of one scope: its labels and the answers that it has served."""
 
     def __init__(self) -> None:
         self._served: Counter[bytes] = Counter()

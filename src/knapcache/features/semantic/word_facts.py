@@ -1,4 +1,4 @@
-"""What is known of a word by itself. It is looked up once per word, so that reading a question needs few lookups."""
+"""Facts about single words: one lookup for each word of a question."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _VOWEL = re.compile(r"[aeiouyà-öø-ÿ]")
 
 
 class WordFacts(NamedTuple):
-    """What is known of a word."""
+    """Facts about one word."""
 
     word: str
     """The word itself: the questions that are in memory share it."""
