@@ -31,7 +31,7 @@ START_LABELS = 20
 
 
 class LabelBudget:
-    """The limit on the cost of labels: a share of what the asked model would cost for all requests, and START_LABELS more."""
+    """The limit on the cost of labels: a share of the asked model's cost for all requests, and START_LABELS more."""
 
     def __init__(self, share: float) -> None:
         self._share = share
