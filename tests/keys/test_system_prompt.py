@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from knapcache.keys.canonical import Keyer, RequestKeyer, system_digest, text_digest
+from knapcache.keys.canonical import Keyer, RequestKeyer
 from knapcache.keys.request import KeyedRequest
+from knapcache.keys.system_prompt import system_digest, text_digest
 
 TEXT = "You are a helpful clerk.\nAnswer in Norwegian: å."
 DIGEST = hashlib.sha256(TEXT.encode()).hexdigest()[:16]

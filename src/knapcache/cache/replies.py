@@ -193,8 +193,8 @@ class ReplyProcessor:
             stored["tokens"] = bill.tokens
         if reply.tags:
             stored["tags"] = list(reply.tags)
-        if request.system:
-            stored["system"] = request.system
+        if system := request.system:
+            stored["system"] = system
         if reply.meta:
             stored["meta"] = dict(reply.meta)
         entry = Entry(

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from knapcache.errors import Incomplete, InvalidInput
-from knapcache.keys.canonical import system_digest
+from knapcache.keys.system_prompt import system_digest
 from knapcache.model import Endpoint
 from knapcache.price.input_tokens import MAX_TOKENS
 from knapcache.price.weights import amount

@@ -116,7 +116,7 @@ def in_use(cache: cache_file.CacheLocation, args: argparse.Namespace, given: dic
 
 def read_digest(file: Path) -> str:
     """Return the digest of the system prompt in a file."""
-    from knapcache.keys.canonical import text_digest
+    from knapcache.keys.system_prompt import text_digest
 
     try:
         found = text_digest(file.read_text(encoding="utf-8"))

@@ -20,9 +20,9 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from knapcache.keys.canonical import SYSTEM_FIELDS
 from knapcache.keys.outline import CONVERSATION, CanonicalRequest, hash_of, is_system, plain_text, text_of
 from knapcache.keys.public import MESSAGE_FIELDS, FieldPath, public_value
+from knapcache.keys.system_prompt import SYSTEM_FIELDS
 
 MAX_DIFFERENCES = 20
 SIMILAR = 10.0

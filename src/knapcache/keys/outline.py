@@ -23,7 +23,8 @@ import numpy as np
 import orjson
 
 from knapcache.errors import InvalidInput
-from knapcache.keys.canonical import SYSTEM_FIELDS, SYSTEM_ROLES, VERSION, netstring
+from knapcache.keys.canonical import VERSION, netstring
+from knapcache.keys.system_prompt import SYSTEM_FIELDS, SYSTEM_ROLES
 from knapcache.model import Endpoint
 
 MAX_WORDS = 160

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
+from knapcache.keys.system_prompt import system_digest
 from knapcache.model import Endpoint
 
 
@@ -25,8 +27,13 @@ class KeyedRequest(NamedTuple):
     tenant: str
     model: str
     """The requested model."""
-    system: str = ""
-    """The digest of the system prompt (`canonical.py`); empty if it has none."""
+    body: Mapping[str, Any] | None = None
+    """The parsed body, which must not be changed; None for an input of embeddings and for a function call."""
+
+    @property
+    def system(self) -> str:
+        """The digest of the system prompt; empty if it has none. Computed when it is read: a hit does not need it."""
+        return "" if self.body is None else system_digest(self.body)
 
 
 class UnkeyedRequest(NamedTuple):

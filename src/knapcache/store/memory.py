@@ -28,8 +28,8 @@ OVERHEAD = RECORD_OVERHEAD + 512
 MIN_SIZE_LIMIT = 64 << 10
 SNAPSHOT_SHARE = 32
 """1/32 of the size limit is reserved for the snapshot."""
-DECODED_SHARE, MAX_DECODED_BYTES = 16, 4 << 20
-"""1/16 of the size limit is reserved for decoded entries, and at most 4 MiB: a full collection visits them."""
+DECODED_SHARE, MAX_DECODED_BYTES = 16, 16 << 20
+"""1/16 of the size limit is reserved for decoded entries, and at most 16 MiB: a full collection visits them."""
 
 
 class MemoryStore:
