@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+import apsw
 import pytest
 
 from knapcache.errors import StoreError
@@ -104,6 +107,16 @@ def test_nothing_is_told_without_limits() -> None:
     counts.beat(NOW)
     counts.close(NOW)
     assert counts.reason == ""
+
+
+def test_a_process_that_ends_leaves_no_calls_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "limits.sqlite"
+    counts = FallbackCounts(SqliteCounts(path, "one"))
+    assert is_admitted(counts)
+    pay(counts, 1.0)
+    counts.close(NOW)
+    with contextlib.closing(apsw.Connection(str(path))) as file:
+        assert file.execute("SELECT count(*) FROM in_flight").get == 0
 
 
 def test_the_last_payment_before_an_outage_counts() -> None:

@@ -221,10 +221,16 @@ def ask_raw(client: openai.OpenAI, text: str) -> Any:
 
 def test_counts_survive_a_restart_and_reload_changes_limits(start: Start) -> None:
     settings: dict[str, Any] = {"tenants": tenants({"team": {"usd_per_day": 0.0000001}})}
+
+    def threads() -> list[threading.Thread]:
+        return [thread for thread in threading.enumerate() if thread.name.startswith("knapcache-limits")]
+
+    before = threads()
     proxy = start(**settings)
     with sdk(proxy, "team") as client:
         ask(client, "one")
     proxy.stop()
+    assert threads() == before, "its thread has ended"
     proxy = start(**settings)
     with sdk(proxy, "team") as client:
         with pytest.raises(openai.RateLimitError):

@@ -41,6 +41,20 @@ def test_dollars_need_a_cost_with_dollars(values: dict[str, Any], place: str) ->
     Settings(cost="seconds", limits={"concurrent": 1})
 
 
+@pytest.mark.parametrize("limit", ["requests_per_minute", "tokens_per_minute", "concurrent"])
+def test_a_limit_is_at_least_one(limit: str) -> None:
+    Settings(limits={limit: 1})
+    with pytest.raises(InvalidInput, match=f"{limit}: must be greater than or equal to 1, not 0"):
+        Settings(limits={limit: 0})
+
+
+@pytest.mark.parametrize("limit", ["usd_per_day", "usd_per_month"])
+def test_a_spend_limit_is_above_zero(limit: str) -> None:
+    Settings(limits={limit: 1e-9})
+    with pytest.raises(InvalidInput, match=f"{limit}: must be greater than 0"):
+        Settings(limits={limit: 0})
+
+
 def test_an_unknown_limit() -> None:
     with pytest.raises(
         InvalidInput, match=r"^unknown setting limits\.rpmm: it must be one of usd_per_day, usd_per_month,"

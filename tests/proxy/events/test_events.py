@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from asyncio import TaskGroup
 from collections.abc import Sequence
 
 import pytest
@@ -17,6 +18,7 @@ from knapcache.proxy.events.recent import MAX_RECENT, RecentRequests
 from knapcache.proxy.features import Features
 from knapcache.proxy.settings import Settings
 from tests.support.events import EventList, SampleNote, SamplePart, event, traffic
+from tests.support.timing import async_wait_until
 
 
 @pytest.mark.parametrize(
@@ -111,6 +113,18 @@ def test_notes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(5):
         buffer.append_note("sample", SampleNote(1))
     assert buffer.dropped == 3
+
+
+async def test_many_events_are_passed_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subject, "MIN_SLICE", 1)
+    buffer, seen = EventBuffer(), EventList()
+    buffer.add_consumer(seen)
+    for one in traffic(50):
+        buffer.append(one)
+    async with TaskGroup() as tasks:
+        flushing = tasks.create_task(buffer.flush_periodically())
+        await async_wait_until(lambda: len(seen) == 50, seconds=20)
+        flushing.cancel()
 
 
 async def test_the_last_events_are_flushed_at_the_end() -> None:

@@ -327,6 +327,29 @@ def test_closed_parts_are_published_when_their_boundary_moves(store: RedisStore)
     assert second.merged.total().requests == 2
 
 
+def test_a_document_is_read_again_only_if_it_has_changed(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (Member(store, number, Clock(NOON)) for number in range(2))
+    get, kinds = store.documents.get, list[str]()
+
+    def recorded(kind: str, name: str) -> bytes | None:
+        kinds.append(kind)
+        return get(kind, name)
+
+    monkeypatch.setattr(store.documents, "get", recorded)
+
+    def kinds_read() -> list[str]:
+        second.publish()
+        kinds.clear()
+        first.others.refresh()
+        return kinds
+
+    second.consume(event("hit"))
+    assert set(kinds_read()) == {"status", "open", "minutes", "hours", "days"}
+    assert kinds_read() == ["status"]
+    second.consume(event("hit"))
+    assert kinds_read() == ["status", "open"]
+
+
 def test_every_proxy_shows_the_sums_of_features_of_all_of_them(store: RedisStore) -> None:
     clock = Clock(NOON)
     members = [Member(store, number, clock) for number in range(3)]

@@ -6,11 +6,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import dropwhile
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from knapcache.store.base import Entry
+from knapcache.store.redis.near_cache import NearCache
+from knapcache.store.redis.server import RedisServer
 from knapcache.store.redis.store import RedisStore
 from tests.store.redis.conftest import OpenStore
 from tests.support.redis_servers import RedisProcess
@@ -72,6 +74,46 @@ def test_a_lost_subscription_empties_it_and_is_renewed(engine: RedisProcess, ope
     wait_until(lambda: reader.counters()["subscriptions_lost"] > 0)
     assert near_entry(reader, entry.key) == entry
     assert reader.counters()["subscriptions_lost"] == 1
+
+
+class SlowServer:
+    """A server that confirms subscriptions after 0.3 s. The first ones fail then."""
+
+    def __init__(self, failures: int) -> None:
+        self.subscriptions, self._failures = 0, failures
+
+    def client(self) -> SlowServer:
+        return self
+
+    pubsub = client
+
+    def subscribe(self, *_channels: bytes) -> None:
+        self.subscriptions += 1
+        self._polls = 0
+
+    def get_message(self, timeout: float) -> dict[str, str] | None:
+        time.sleep(timeout)
+        self._polls += 1
+        if self._polls < 3:
+            return None
+        if self.subscriptions <= self._failures:
+            raise ConnectionError("the server restarts")
+        return {"type": "subscribe"}
+
+    def ping(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("failures", [0, 1])
+def test_a_subscription_that_is_confirmed_late_is_not_lost(failures: int) -> None:
+    server = SlowServer(failures)
+    near = NearCache(cast("RedisServer", server), (b"removed",), capacity=1000)
+    try:
+        wait_until(lambda: near.subscribed)
+        assert (near.lost, server.subscriptions) == (failures, failures + 1)
+    finally:
+        near.close()
 
 
 def test_silence_on_the_subscription_hides_all_entries(
