@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from knapcache import Cache
+from knapcache.cache import backpressure
 from knapcache.cache.backpressure import COOLDOWN, MAX_WAIT, STALL_SECONDS, WriteBackpressure
 from knapcache.store.memory import MemoryStore
 from knapcache.store.sqlite import writer
@@ -111,6 +112,14 @@ def test_nobody_waits_again_for_a_queue_that_is_stalled(seconds: Callable[[Write
     assert [seconds(gate) for _ in range(3)] == [0.0, 0.0, 0.0]
     time.sleep(COOLDOWN)
     assert seconds(gate) == pytest.approx(STALL_SECONDS, abs=0.02)
+
+
+def test_a_caller_stops_waiting_as_soon_as_the_queue_counts_as_stalled(
+    seconds: Callable[[WriteBackpressure], float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With polls at exact fractions of a second, the wait is exact as well: no poll follows."""
+    monkeypatch.setattr(backpressure, "POLL", 1 / 256)
+    assert seconds(WriteBackpressure(FullStore(1 << 20))) == STALL_SECONDS
 
 
 def test_a_caller_waits_longer_for_a_queue_that_moves(
