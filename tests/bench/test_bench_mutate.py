@@ -49,7 +49,20 @@ tests = "pytest -x -q"
 skip = ["__init__.py"]
 ignored = "[A-Z]+ = .*[0-9]"
 areas.tiny = { files = ["src/tiny/*.py"], tests = ["tests"] }
-equivalent = [{ old = "return x * 2", new = "return x * 3", reason = "an example" }]
+[[equivalent]]
+old = "return x * 2"
+new = "return x * 3"
+reason = "an example"
+[[equivalent]]
+file = "src/tiny/core.py"
+old = "return x + 1"
+new = "return x + 2"
+reason = "an example in one file"
+[[equivalent]]
+file = "src/tiny/other.py"
+old = "return x + 1"
+new = "return x - 1"
+reason = "not of this file"
 """
 
 
@@ -67,8 +80,8 @@ def test_mutants_are_noticed_survive_or_time_out(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 1, done.stderr
     row = json.loads((tmp_path / "out" / "mutation.json").read_text())["areas"][0]
-    counts = {"noticed": 1, "timeout": 1, "survived": 3, "equivalent": 1, "untested": 0}
-    assert row == {"area": "tiny", **counts, "share": 0.4}
+    counts = {"noticed": 1, "timeout": 1, "survived": 2, "equivalent": 2, "untested": 0}
+    assert row == {"area": "tiny", **counts, "share": 0.5}
     assert (tmp_path / "src/tiny/core.py").read_text() == SOURCE, "mutants are written to copies only"
 
 
@@ -77,3 +90,4 @@ def test_the_configuration_names_files_and_tests_that_exist() -> None:
     for area in config["areas"].values():
         assert all(list(ROOT.glob(pattern)) for pattern in area["files"] + area["tests"])
     assert all(known["reason"] for known in config["equivalent"])
+    assert all((ROOT / known["file"]).exists() for known in config["equivalent"] if "file" in known)
