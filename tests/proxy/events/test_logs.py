@@ -218,6 +218,19 @@ def test_texts_of_safe_exceptions_are_logged() -> None:
     assert "ConnectionLost: gone away" in found
 
 
+@pytest.mark.parametrize(("kind", "causes"), [("context", 1), ("group", 1), ("chain", 0), ("value", 0)])
+def test_the_causes_of_an_exception_are_logged(kind: str, causes: int) -> None:
+    """The kind "chain" raises `from None`, which hides its context."""
+    output = Output()
+    try:
+        raise_error(kind)
+    except Exception:
+        ours.exception("a request failed")
+    found = output.text()
+    assert found.count("after ValueError") == causes
+    assert found.count("in raise_error") == (2 if kind == "context" else 1), "the place of each that was raised"
+
+
 def test_json_lines() -> None:
     output = Output("info", "json")
     ours.info("started\nnot a second line %s", "\u2028", extra={"port": 8080, "ok": True, "path": None, "x": "y" * 999})
