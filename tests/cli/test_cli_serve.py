@@ -220,6 +220,8 @@ def test_serve_runs_until_sigterm(tmp_path: Path) -> None:
 
         wait_until(is_ready, "readiness")
         assert (tmp_path / "data" / "secret").stat().st_mode & 0o777 == 0o600
+        if (status := Path(f"/proc/{process.pid}/status")).exists():  # on Linux
+            assert "THP_enabled:\t1" not in status.read_text(), "it uses no transparent huge pages"
     finally:
         process.send_signal(signal.SIGTERM)
         out, _ = process.communicate(timeout=60)

@@ -142,6 +142,7 @@ class FastPath:
             return
         request = self._cache.keyed_request(exchange.endpoint, exchange.body, **exchange.key_args)
         assert request is not None, "a hit without a key"
+        request = request._replace(body=None)  # only an answer that is stored needs it
         while self._known and self._charged + charge(raw) > self._capacity:
             oldest = next(iter(self._known))
             del self._known[oldest]

@@ -54,12 +54,13 @@ class Handler:
         self._ttl, self._abandoned_timeout = settings.ttl, settings.abandoned_timeout
         self._max_cached, self._workers, self._meter = settings.max_cached_body, proxy.body_pool, proxy.meter
         self._features, self._router = proxy.features, Router(settings.route)
+        self._pause = Turns().pause
         self._fetcher = fetcher = Fetcher(
             proxy.cache,
             finish_abandoned=settings.finish_abandoned,
             max_answer=settings.max_answer,
             offload=proxy.body_pool.call,
-            pause=Turns().pause,
+            pause=self._pause,
         )
         self._fetch = fetcher.fetch
         self._stale: StaleFetcher | None = None
@@ -107,7 +108,7 @@ class Handler:
                 fast_path.remember(
                     call.exchange, call.upstream, call.model, fetched.answers[0], head.known_as, call.route_name
                 )
-            await call.respond(fetched, self._abandoned_timeout)
+            await call.respond(fetched, self._abandoned_timeout, self._pause)
         except UpstreamFailed as error:
             await call.fail(error)
         finally:
@@ -135,7 +136,7 @@ class Handler:
             self._meter,
             route_name=known.route,
         )
-        await call.respond(fetched, self._abandoned_timeout)
+        await call.respond(fetched, self._abandoned_timeout, self._pause)
         return True
 
     def _call(self, request: AsgiRequest, head: RequestHead, endpoint: Endpoint, raw: bytes) -> Call:
