@@ -46,7 +46,8 @@ class RemoveStatement:
     """Operator that Cosmic Ray lacks: replace a call, raise or del by `pass`. Log calls are left alone."""
 
     def mutation_positions(self, node: Any) -> Iterator[tuple[Any, Any]]:
-        if node.parent is not None and node.parent.type == "simple_stmt" and not node.get_code().startswith("log."):
+        is_log = node.get_code(include_prefix=False).startswith("log.")
+        if node.parent is not None and node.parent.type == "simple_stmt" and not is_log:
             called = node.type == "atom_expr" and node.children[-1].get_code().startswith("(")
             if called or node.type in ("raise_stmt", "del_stmt"):
                 yield node.start_pos, node.end_pos

@@ -18,7 +18,10 @@ pytestmark = pytest.mark.tools
 
 ROOT = Path(__file__).parents[2]
 SOURCE = """
+import logging
+
 LIMIT = 50
+log = logging.getLogger()
 
 def grade(points):
     return "good" if points >= LIMIT else "bad"
@@ -31,6 +34,7 @@ def unchecked(x):
     return x + 1
 
 def doubled(x):
+    log.debug("doubled")
     return x * 2
 """
 TESTS = """
