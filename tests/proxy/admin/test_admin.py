@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -268,6 +269,14 @@ def test_requests_after_a_serial_number_are_listed_in_order(harness: AdminHarnes
         harness.request(1)
     found = client.get(f"{API}/requests", params={"limit": 1000}).json()
     assert [row["serial"] for row in found["rows"]] == list(range(207, 1207))
+
+
+def test_requests_of_other_proxies_are_read_before_they_are_listed(harness: AdminHarness) -> None:
+    shared = Mock()
+    harness.context = replace(harness.context, shared=shared)
+    with harness.client() as client:
+        client.get(f"{API}/requests").raise_for_status()
+    shared.refresh.assert_called_once_with()
 
 
 def test_tenants_have_names_and_quotas() -> None:

@@ -17,6 +17,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from knapcache.proxy.admin import planning
+from knapcache.proxy.admin.app import admin_app
 from knapcache.proxy.admin.planning import NICE, Planner, PlanProgress
 from knapcache.proxy.admin.summary_models import Amounts
 from knapcache.proxy.events.request_log import RequestLog
@@ -155,6 +156,15 @@ async def test_a_plan_has_a_low_priority_and_is_killed_with_the_proxy(
     assert [process.returncode for process in sleeping_plan] == [-signal.SIGKILL]
     assert planner.status().state == "failed"
     await planner.close()
+
+
+async def test_the_end_of_the_admin_api_ends_a_plan(tmp_path: Path, sleeping_plan: list[Process]) -> None:
+    with AdminHarness(None, tmp_path / "log") as harness:
+        admin = admin_app(harness.context).state.admin
+        admin._planner.start(DOLLARS)
+        await async_wait_until(lambda: sleeping_plan)
+        await admin.close()
+        assert [process.returncode for process in sleeping_plan] == [-signal.SIGKILL]
 
 
 async def test_output_that_is_not_json_fails_the_plan(tmp_path: Path, replace_plan: Replace) -> None:

@@ -136,6 +136,17 @@ def test_a_read_only_directory_is_rejected(tmp_path: Path) -> None:
         data_directory(tmp_path)
 
 
+def test_a_secret_that_cannot_be_created_is_reported_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "open", full)
+    with pytest.raises(InvalidInput, match="No space left on device"):
+        server_secret(tmp_path)
+
+
 def test_a_missing_directory_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"cannot read the data directory .*: No such file"):
         check_data_directory(tmp_path / "missing")

@@ -75,6 +75,28 @@ def test_durations_have_units(value: Any, seconds: float) -> None:
     assert Settings(ttl=value).ttl == seconds
 
 
+@pytest.mark.parametrize(
+    ("name", "lowest", "highest"),
+    [
+        ("port", 0, 65_535),
+        ("workers", 1, 64),
+        ("max_header_count", 1, 10_000),
+        ("max_connections", 1, 1_000_000),
+        ("max_connections_per_address", 1, None),
+        ("max_requests_per_caller", 1, None),
+        ("audit_log_bytes", 65_536, None),
+        ("local_threads", 1, 256),
+        ("local_context", 128, 1_048_576),
+    ],
+)
+def test_numbers_have_bounds(name: str, lowest: int, highest: int | None) -> None:
+    assert getattr(Settings(**{name: lowest}), name) == lowest
+    assert settings_error(**{name: lowest - 1}).startswith(f"{name}: ")
+    if highest is not None:
+        assert getattr(Settings(**{name: highest}), name) == highest
+        assert settings_error(**{name: highest + 1}).startswith(f"{name}: ")
+
+
 @pytest.mark.parametrize("value", ["soon", "-1", -1, 0, "0h", float("nan"), float("inf"), True, "1e400", [5]])
 def test_invalid_durations_are_rejected(value: Any) -> None:
     assert settings_error(ttl=value).startswith("ttl: must be ")

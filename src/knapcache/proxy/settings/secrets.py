@@ -226,7 +226,7 @@ def _create(path: Path, text: str) -> None:
         with suppress(FileExistsError):  # another process was first
             os.link(temporary, path)
     finally:
-        temporary.unlink(missing_ok=True)
+        temporary.unlink()
     sync(path.parent)
 
 
