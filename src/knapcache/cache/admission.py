@@ -29,7 +29,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from knapcache.cache import background_compile
+from knapcache.cache import background_compile, huge_pages
 from knapcache.cache.apply_queue import ApplyQueue, StoreChange
 from knapcache.cache.consistency import check_residents
 from knapcache.cache.entry_index import IMPORTED, PAUSE, EntryIndex, EntryTable
@@ -77,6 +77,7 @@ class AdmissionController:
         self._oracle_calls, self._evicted = self.policy.head["oracle_calls"], self.policy.head["evicted"]
         self._resident, self._victims = self.policy.rows["resident"], self.policy.rows["victim"]
         self.shadows = Shadows(shadows, self.policy, self.ids, self.index)
+        huge_pages.disable_for(self.policy.rows, self.index.records)
         self.ledger = ledger
         self.arrived = self.settled = 0
         self.deciding, self.expiring = threading.Lock(), threading.Lock()

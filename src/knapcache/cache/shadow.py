@@ -40,6 +40,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from knapcache.cache import huge_pages
 from knapcache.cache.entry_index import EntryIndex
 from knapcache.cache.ids import MIN_IDS, IdTable
 from knapcache.cache.key_sample import RATE, KeySample
@@ -125,7 +126,9 @@ class Shadows:
 
     def _build(self, capacity: int, ids: int) -> dict[str, Policy]:
         parsed = {name: parse_shadow(name) for name in self.names}
-        return {name: spec.build(max(1, int(capacity * times)), ids) for name, (spec, times) in parsed.items()}
+        built = {name: spec.build(max(1, int(capacity * times)), ids) for name, (spec, times) in parsed.items()}
+        huge_pages.disable_for(*(policy.rows for policy in built.values()))
+        return built
 
     @property
     def rate(self) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import errno
 import fcntl
 import logging
@@ -24,6 +23,7 @@ from typing import Any
 
 import uvicorn
 
+from knapcache.cache import huge_pages
 from knapcache.errors import InvalidInput
 from knapcache.proxy.admin.amounts import first_request
 from knapcache.proxy.admin.summary_models import FirstRequest
@@ -46,8 +46,6 @@ BACKLOG = 2048
 SWITCH_SECONDS = 0.001
 """The interpreter's switch interval, 5 ms by default. The event loop waits for it whenever another thread computes: the
 one that parses long bodies, and the one that writes to the store."""
-PR_SET_THP_DISABLE = 41
-"""Of prctl(2)."""
 FILES_PER_CONNECTION = 2
 """A connection of a client, and one to the upstream."""
 OTHER_FILES = 200
@@ -141,7 +139,7 @@ def serve(
     """Serve in this process. on_ready: called with the admin token when requests are accepted."""
     configure_logs(settings)
     sys.setswitchinterval(SWITCH_SECONDS)
-    disable_huge_pages()
+    huge_pages.disable_for_process()
     proxy = Proxy(settings)
     running: deque[asyncio.Task[None]] = deque(maxlen=8)  # an event loop has weak references only
 
@@ -153,16 +151,6 @@ def serve(
         on_ready(proxy.admin_token)
 
     server(proxy, started).run([listening])
-
-
-def disable_huge_pages() -> None:
-    """Have the kernel use no transparent huge pages for this process, as Redis does.
-
-    NumPy asks for them in its large arrays. The kernel zeroes one (2 MB) when it is first used. The event loop waits
-    meanwhile: for up to 0.2 s on a virtual machine.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)
 
 
 def configure_logs(settings: Settings) -> None:
