@@ -155,8 +155,11 @@ def check_targets(record: Row) -> list[Row]:
                 targets.append(target(f"{name}: share served", row["served_rate"], at_least=least))
     if drills := record.get("drift"):
         for name, most in (("wrong_after_drift", 15), ("audit_share", 0.08), ("labels_to_recover", 300)):
-            values = sorted(row[name] for row in drills if row[name] is not None)
-            targets.append(target(f"drift: {name}, median", values[len(values) // 2], at_most=most, worst=values[-1]))
+            for repair in REPAIRS if name == "labels_to_recover" else ("",):
+                chosen = [row[name] for row in drills if row["repair"] == repair or not repair]
+                values = sorted(value for value in chosen if value is not None)
+                label = f"drift: {name}, {repair}, median" if repair else f"drift: {name}, median"
+                targets.append(target(label, values[len(values) // 2], at_most=most, worst=values[-1]))
     return targets
 
 

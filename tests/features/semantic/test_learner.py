@@ -235,6 +235,51 @@ def test_after_an_alarm_entries_need_a_right_label_and_outdated_ones_teach_nothi
     assert match(learner, SAME._replace(key=b"never labelled")).obstacle == "", "the recovery is over"
 
 
+def counted_labels(learner: SemanticLearner) -> int:
+    """Return how many labels the widest level has."""
+    return int(learner.report()["levels"][-1]["labels"])
+
+
+def test_after_an_alarm_right_labels_of_other_entries_certify_and_do_not_verify_these() -> None:
+    learner = alarmed(SemanticLearner(0.05))
+    assert counted_labels(learner) == 0
+    labels, uncounted = 0, 0
+    while learner.bound is None and labels < 200:
+        learner.add(match(learner, SAME._replace(key=b"%d" % labels)).label(False, "shadow"))
+        labels += 1
+        uncounted += not counted_labels(learner)
+    assert 5 <= uncounted <= 20, "the first of them show that the cause is gone"
+    assert labels == 116 + uncounted
+    assert match(learner, SAME._replace(key=b"0")).obstacle == ""
+    assert match(learner, SAME._replace(key=b"never labelled")).obstacle == "entry"
+
+
+def test_after_an_alarm_labels_of_other_entries_do_not_count_while_answers_are_outdated() -> None:
+    learner = alarmed(SemanticLearner(0.05))
+    for k in range(200):
+        learner.add(match(learner, SAME._replace(key=b"%d" % k)).label(k % 4 == 0, "shadow"))
+    assert counted_labels(learner) == 0
+    learner = alarmed(SemanticLearner(0.05))
+    for k in range(50):
+        learner.add(match(learner, SAME._replace(key=b"%d" % k)).label(False, "shadow"))
+    before = counted_labels(learner)
+    assert before > 30
+    learner.add(match(learner, SAME._replace(key=b"wrong")).label(True, "shadow"))
+    assert counted_labels(learner) == before + 1, "earlier labels alone decide whether one counts"
+    learner.add(match(learner, SAME._replace(key=b"next")).label(False, "shadow"))
+    learner.add(match(learner, SAME._replace(key=b"wrong")).label(False, "shadow"))
+    assert counted_labels(learner) == before + 1
+
+
+def test_after_an_alarm_an_entry_whose_last_label_is_wrong_does_not_count() -> None:
+    learner = alarmed(SemanticLearner(0.05))
+    for k in range(50):
+        learner.add(match(learner, SAME._replace(key=b"%d" % k)).label(False, "shadow"))
+    before = counted_labels(learner)
+    learner.add(match(learner, SAME._replace(key=b"wrong 0")).label(False, "shadow"))
+    assert counted_labels(learner) == before
+
+
 def test_after_a_restart_older_labels_weigh_on_no_certificate() -> None:
     learner = alarmed(SemanticLearner(0.05))
     assert learner.labels_weigh

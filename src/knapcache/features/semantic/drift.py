@@ -27,11 +27,11 @@ MAX_VALUE = ALARM + 1.5
 
 
 class DriftWatch:
-    """The statistic of a scope or of a principal. error: allowed share of wrong answers."""
+    """The statistic of a scope or of a principal. error: allowed share of wrong answers. value: that at the start."""
 
-    def __init__(self, error: float) -> None:
+    def __init__(self, error: float, value: float = 0.0) -> None:
         self._least_risk = max(MIN_RISK, error / 2)
-        self.value = 0.0
+        self.value = value
 
     def add(self, risk: float, wrong: bool, *, servable: bool) -> None:
         """Add a label. servable: its match could have been served, apart from the certificate."""

@@ -16,6 +16,7 @@ often.
 
 After an alarm, answers that were stored before may be outdated. Their wrong labels say nothing about words, so they do
 not train the score. This state, the *recovery*, lasts until a level is certified again, and RECOVERY_LABELS at least.
+While labels find such answers right, the cause seems gone, and those of unverified entries count for the certificate.
 
 Labels are added in one order everywhere, so all processes that read them decide alike.
 """
@@ -40,6 +41,9 @@ CANDIDATES = 6
 """Nearest stored questions that are looked at."""
 MIN_COSINE = 0.6
 RECOVERY_LABELS = 300
+OUTDATED, RETURNED = 4.0, 1.0
+"""Evidence that stored answers are outdated: at an alarm, and that below which labels of unverified entries count for
+the certificate. About eleven right labels lead from one to the other."""
 PRINCIPAL_WINDOW, PRINCIPAL_LABELS = 1000, 100
 """Among the last labels of a scope, those that count of one of several principals are half at most, or this many."""
 OTHER_ERRORS = (0.005, 0.01, 0.02, 0.05, 0.1)
@@ -130,6 +134,8 @@ class SemanticLearner:
         self._entries: OrderedDict[bytes, EntryLabels] = OrderedDict()
         self._verified: set[bytes] | None = None
         """Entries that a label has found right since the last alarm; None: there is no recovery."""
+        self._outdated = DriftWatch(error)
+        """Labels of other entries since the alarm: evidence that answers are outdated."""
         self._since_alarm = 0
         self._was_certified = False
         """Whether a level has been certified since the last restart."""
@@ -231,7 +237,7 @@ class SemanticLearner:
         if is_trusted:  # a second wrong label of an entry is no news
             self._watch(label, servable=not obstacle)
         alarms = self.certificate.alarms
-        counts = obstacle in ("", "word") and self._may_count(label)
+        counts = self._is_counted(label, obstacle)
         self._count_principal(label, counts=counts)
         if counts:
             for certificate in (self.certificate, *self._others.values()):
@@ -243,6 +249,24 @@ class SemanticLearner:
         self._count_entry(label)
         self._audits.add(label.key, label.source, certified=self.certificate.level >= 0)
         self._follow_recovery(alarmed=self.certificate.alarms > alarms)
+
+    def _is_counted(self, label: Label, obstacle: str) -> bool:
+        """Return whether the certificate counts a label: one of an unverified entry only while others are found right.
+
+        Only earlier labels decide, so the test stays valid. Unverified entries are wrong no less often than others.
+        """
+        if not self._may_count(label):
+            return False
+        if obstacle != "entry" or not self._is_unverified(label.key):
+            return obstacle in ("", "word")
+        before = self._outdated.value
+        self._outdated.add(label.risk, label.wrong, servable=True)
+        return before < RETURNED
+
+    def _is_unverified(self, key: bytes) -> bool:
+        """Return whether an entry has no label since the last alarm, and its last one before was not wrong."""
+        entry = self._entries.get(key, EntryLabels())
+        return self._verified is not None and key not in self._verified and not entry.last_wrong
 
     def _may_count(self, label: Label) -> bool:
         """Return whether a label counts: of several principals, one has half of them at most.
@@ -295,6 +319,7 @@ class SemanticLearner:
             alarmed = True
         if alarmed:
             self._verified, self._since_alarm = set(), 0
+            self._outdated = DriftWatch(self.certificate.error, OUTDATED)
             self._principals.clear()
             self._drift = DriftWatch(self.certificate.error)
         elif self.certificate.level >= 0 and self._since_alarm >= RECOVERY_LABELS:
