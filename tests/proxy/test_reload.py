@@ -10,6 +10,7 @@ import pytest
 
 from knapcache.proxy.settings import Settings
 from knapcache.proxy.settings.loading import LoadedSettings
+from knapcache.proxy.settings.secrets import digest_of
 from tests.support.proxy_fixtures import Start
 from tests.support.proxy_scenarios import key_of, tenant
 from tests.support.running_proxy import RunningProxy
@@ -37,6 +38,16 @@ def test_tenants_are_applied_and_other_changes_are_named(start: Start, caplog: p
     assert statuses(proxy) == [200, 401]
     assert caplog.messages[-1] == "Changed settings that need a restart: grace, quota of tenants"
     assert proxy.proxy.settings.grace == 2.0
+
+
+def test_admin_tokens_are_applied(start: Start) -> None:
+    proxy, tokens = start(), ["token-of-alice-" + "a" * 30, "token-of-bob-" + "b" * 30]
+    for applied in ([], tokens[:1], tokens[1:]):
+        rows = [{"name": "further", "role": "read-only", "digest": digest_of(token)} for token in applied]
+        reload(proxy, admin_tokens=rows)
+        for token in tokens:
+            found = httpx.get(f"{proxy.url}/admin/v1/summary", headers={"authorization": f"Bearer {token}"})
+            assert found.status_code == (200 if token in applied else 401)
 
 
 @pytest.mark.parametrize(("before", "after"), [([], [tenant(0)]), ([tenant(0)], [])])
