@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from knapcache.errors import InvalidInput, StoreError
+from knapcache.proxy.events import publisher
 from knapcache.proxy.proxy import Proxy
 from knapcache.proxy.settings import Settings
 from knapcache.testing import FakeUpstream
@@ -134,6 +135,17 @@ def test_any_proxy_lists_all_proxies(pair: tuple[SharedProxy, SharedProxy], engi
         assert {(row["host"], row["workers"]) for row in page["rows"]} == {(HOST, 1)}
         assert page["engine"]["place"] == f"redis://127.0.0.1:{engine.port}"
         assert (page["ended"], page["ignored"]) == (0, 0)
+
+
+def test_the_last_requests_of_a_proxy_that_has_ended_are_counted(
+    upstream: FakeUpstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The proxies publish their numbers once at the start, and once at the end."""
+    monkeypatch.setattr(publisher, "INTERVAL", 1e6)
+    with RedisProcess(tmp_path) as engine, SharedProxy(tmp_path / "a", upstream.openai_url, engine.url) as first:
+        with SharedProxy(tmp_path / "b", upstream.openai_url, engine.url) as second:
+            second.ask("the last question")
+        wait_until(partial(first.shows, second.asked))
 
 
 def test_a_purge_at_any_proxy_is_effective_at_all(pair: tuple[SharedProxy, SharedProxy]) -> None:
