@@ -114,7 +114,7 @@ def test_an_event_is_signed_and_retried(receiver: Receiver, monkeypatch: pytest.
     assert last_request.values("x-knapcache-delivery") == [last_request.json()["id"]]
 
 
-@pytest.mark.parametrize(("status", "attempts"), [(302, 1), (400, 1), (503, webhooks.MAX_ATTEMPTS)])
+@pytest.mark.parametrize(("status", "attempts"), [(300, 1), (302, 1), (400, 1), (503, webhooks.MAX_ATTEMPTS)])
 def test_redirects_are_not_followed_and_errors_end(receiver: Receiver, status: int, attempts: int) -> None:
     receiver.always(reply(status))
     _, last = deliver(webhook(receiver.hook))
@@ -204,9 +204,9 @@ def test_changes_of_an_upstream_are_reported_once() -> None:
 
 
 def test_a_fallen_hit_rate_is_reported_once() -> None:
-    sent: list[str] = []
+    sent: list[tuple[Any, ...]] = []
     now = [1_000_000.0]
-    found = StateWatcher(lambda event, **_: sent.append(event), list, lambda: now[0])
+    found = StateWatcher(lambda event, **values: sent.append((event, *values.values())), list, lambda: now[0])
     for hour in range(20):
         now[0] += 3600
         for k in range(100):
@@ -215,11 +215,11 @@ def test_a_fallen_hit_rate_is_reported_once() -> None:
         assert sent == [], hour
     for _ in range(3):
         now[0] += 3600
-        for k in range(100):
+        for k in range(109):
             found._hit_rate.add(now[0], k % 10 == 0)
         found.look()
         found.look()
-    assert sent == ["hit_rate_fallen"]
+    assert sent == [("hit_rate_fallen", 0.1009, 0.4794)], "with four digits"
     assert HitRateWindow().rates(now[0]) is None
 
 

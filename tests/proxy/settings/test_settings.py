@@ -75,6 +75,11 @@ def test_durations_have_units(value: Any, seconds: float) -> None:
     assert Settings(ttl=value).ttl == seconds
 
 
+def test_a_size_that_may_be_zero() -> None:
+    assert [Settings(local_prompt_cache=value).local_prompt_cache for value in (0, "0", "1MB")] == [0, 0, 1_000_000]
+    assert settings_error(local_prompt_cache=False).startswith("local_prompt_cache: ")
+
+
 @pytest.mark.parametrize(
     ("name", "lowest", "highest"),
     [
