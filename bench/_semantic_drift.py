@@ -82,7 +82,7 @@ class Drill:
         match, learner = self.learner.match(text, near), self.learner
         if match is not None:
             wrong, serves = self.stored[match.key].answer != truth, learner.serves(match)
-            if serves and self.draw() >= learner.audit_rate(match):
+            if serves and not learner.is_audit(match, self.draw):
                 learner.count_served(match)
                 self._count("served")
                 self._count("wrong", wrong)

@@ -184,7 +184,7 @@ def wrong_before_stop(seed: int) -> list[int]:
         while certificate.level >= 0:
             wrong = draw.random() < DRIFT_TO
             key, doubt = draw.randbytes(1), max(1.0, watch.factor, certificate.alarm_value)
-            if draw.random() < audits.rate(key, doubt, AUDIT_RATE):
+            if audits.is_due(audits.rate(key, doubt, AUDIT_RATE), draw.random):
                 audits.add(key, "audit", certified=True)
                 certificate.add(LEVELS[0], wrong)
                 watch.add(LEVELS[0], wrong, servable=True)

@@ -117,7 +117,7 @@ def test_a_hostile_tenant_changes_nothing_for_another(tmp_path: Path, monkeypatc
     need_semantic_extra()
     for module in ("log", "sqlite_log"):
         monkeypatch.setattr(f"knapcache.features.semantic.{module}.MAX_LABELS", 150)
-    monkeypatch.setattr("knapcache.features.semantic.matcher.draw", lambda: 0.99)
+    monkeypatch.setattr("knapcache.features.semantic.learner.SemanticLearner.is_audit", lambda *_: False)
     tenants = [{"name": name, "keys": [digest_of(key)]} for name, key in KEYS.items()]
     settings: dict[str, Any] = {"semantic": "on", "semantic_error": 0.2, "tenants": tenants, "policy": "lru"}
     settings |= {"semantic_questions": 100}

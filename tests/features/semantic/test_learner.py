@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
+from itertools import pairwise
+
 import pytest
 
-from knapcache.features.semantic.audits import AUDIT_RATE, AUDIT_START
+from knapcache.features.semantic.audits import AUDIT_RATE, AUDIT_START, Audits
 from knapcache.features.semantic.certificate import LEVELS
 from knapcache.features.semantic.learner import (
     MAX_ENTRIES,
@@ -85,6 +88,24 @@ def test_audits_rise_with_what_is_at_stake_and_after_a_wrong_label() -> None:
     assert learner.audit_rate(found) == pytest.approx(rates[0], rel=0.05), "a label ends what is at stake"
     learner.add(match(learner, SAME._replace(key=b"other")).label(True, "shadow"))
     assert learner.audit_rate(found) > 5 * rates[0], "labels of the shadow raise audits, too"
+
+
+@pytest.mark.parametrize("rate", [0.03, 0.07, 0.2])
+def test_audits_have_about_the_same_distance(rate: float) -> None:
+    audits, draw = Audits(), random.Random(1).random
+    due = [k for k in range(20_000) if audits.is_due(rate, draw)]
+    gaps = {after - before for before, after in pairwise(due)}
+    assert len(due) / 20_000 == pytest.approx(rate, rel=0.15)
+    assert 0.5 / rate - 2 < min(gaps) < max(gaps) <= 1.5 / rate + 1, "none is missing for long"
+    assert len(gaps) > 0.6 / rate, "nobody can tell which answer is the next one"
+
+
+def test_all_answers_are_audits_or_none() -> None:
+    learner = certified(SemanticLearner())
+    found, draw = match(learner, SAME), random.Random(1).random
+    assert not any(learner.is_audit(found, draw, base=0.0) for _ in range(100))
+    assert all(learner.is_audit(found, draw, base=1.0) for _ in range(100))
+    assert not learner.is_audit(found, draw), "the next one is not due"
 
 
 def test_audits_are_half_as_many_where_the_shadow_has_labels() -> None:

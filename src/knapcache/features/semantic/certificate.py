@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from knapcache.errors import InvalidInput
@@ -187,3 +188,10 @@ def log_e_value(labels: int, wrong: int, error: float) -> float:
 def level_of(risk: float) -> int:
     """Return the narrowest level that contains a risk; −1: none does."""
     return next((at for at, threshold in enumerate(LEVELS) if risk <= threshold), -1)
+
+
+def share_below(risks: Sequence[float], level: int) -> float:
+    """Return the share of questions whose risk is within a level; 0 without a level."""
+    if level < 0 or not risks:
+        return 0.0
+    return sum(risk <= LEVELS[level] for risk in risks) / len(risks)

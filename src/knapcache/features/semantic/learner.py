@@ -24,12 +24,12 @@ Labels are added in one order everywhere, so all processes that read them decide
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from knapcache.features.semantic.audits import AUDIT_RATE, Audits
-from knapcache.features.semantic.certificate import LEVELS, Certificate
+from knapcache.features.semantic.certificate import LEVELS, Certificate, share_below
 from knapcache.features.semantic.differences import MAX_IDS, WordCounts, contradiction, features, split_ids
 from knapcache.features.semantic.drift import DriftWatch
 from knapcache.features.semantic.harmless import HarmlessDifferences
@@ -209,12 +209,18 @@ class SemanticLearner:
         return not match.obstacle and self.certificate.serves(match.risk)
 
     def audit_rate(self, match: Match, surprise: float = 1.0, base: float = AUDIT_RATE) -> float:
-        """Return the probability with which a match that `serves` is sent upstream all the same, for a label.
+        """Return the share of matches like this one, which `serves`, that are sent upstream all the same, for a label.
 
         surprise: a factor for what the caller knows about the entry
         """
         doubt = max(1.0, self._drift.factor, self.certificate.alarm_value)
         return self._audits.rate(match.key, surprise * doubt, base)
+
+    def is_audit(
+        self, match: Match, draw: Callable[[], float], surprise: float = 1.0, base: float = AUDIT_RATE
+    ) -> bool:
+        """Return whether a match that `serves` is sent upstream all the same. Call it once for each."""
+        return self._audits.is_due(self.audit_rate(match, surprise, base), draw)
 
     def count_served(self, match: Match) -> None:
         """Count an answer that was served."""
@@ -385,13 +391,6 @@ class SemanticLearner:
             "obstacles": dict(Counter(filter(None, self._obstacles))),
             "next_step": self.next_step(),
         }
-
-
-def share_below(risks: Sequence[float], level: int) -> float:
-    """Return the share of questions whose risk is within a level; 0 without a level."""
-    if level < 0 or not risks:
-        return 0.0
-    return sum(risk <= LEVELS[level] for risk in risks) / len(risks)
 
 
 @lru_cache(maxsize=20_000)

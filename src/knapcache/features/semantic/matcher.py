@@ -168,7 +168,7 @@ class Matcher:
             return found
         found = found._replace(similar=SimilarMatch(match.key, match.cosine, bound, found.match_id))
         surprise = self._fingerprints.surprise(found.frame, entry.payload, self._clock() - entry.created)
-        if draw() < learner.audit_rate(match, surprise):
+        if learner.is_audit(match, draw, surprise):
             self._cache.similar.inherit(key, match.key)
             return found._replace(kind="audit")
         learner.count_served(match)

@@ -131,7 +131,7 @@ def test_wrong_truths_are_never_certified(log: list[LoggedQuestion]) -> None:
 def test_wrong_answers_are_counted_and_end_the_serving(log: list[LoggedQuestion]) -> None:
     start = 180  # from here on, nothing means what it meant before
     rows = [each._replace(truth=f"{number >= start} {each.truth}") for number, each in enumerate(log)]
-    found = run(rows, 0.1, audit=0.3)
+    found = run(rows, 0.1, audit=0.05)
     found.check()
     shown = wrong_rows(found, 1000)
     assert 0 < len(shown) == found.wrong_served < 60 - start // 60

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from knapcache.features.semantic import matcher
+from knapcache.features.semantic.learner import SemanticLearner
 from tests.features.semantic.serving.conftest import StartTier
 from tests.support.meanings import TASKS, WORDINGS, MeaningUpstream
 from tests.support.timing import wait_until
@@ -20,8 +20,8 @@ def test_a_drift_ends_the_certificate(
     assert len(before) >= 60, "nothing is certified earlier"
     assert {one.outcome for one in before[:60]} == {"miss"}
     assert all(one.right for one in before)
-    draws = itertools.cycle((0.0, 0.99, 0.99))  # every third match is audited
-    monkeypatch.setattr(matcher, "draw", lambda: next(draws))
+    audits = itertools.cycle((True, False, False))
+    monkeypatch.setattr(SemanticLearner, "is_audit", lambda *_: next(audits))
     upstream.drifted = True
     try:
         for number, one in enumerate(before[:80]):  # a wording that needs no label

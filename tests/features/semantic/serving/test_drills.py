@@ -1,7 +1,7 @@
 """Live drills with 40 intents, counted by truth: drift, restart, two workers, a shared store, feedback, hostile labels.
 
 `DRILL_SEED=2` draws another order of the questions, other audits and another change. Each drill prints what it counted.
-With other seeds, one drift of three serves more than 15 wrong answers: docs/guides/semantic.md says why.
+With other seeds, one drift of five serves more than 15 wrong answers: docs/guides/semantic.md says why.
 """
 
 from __future__ import annotations

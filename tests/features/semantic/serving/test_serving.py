@@ -13,7 +13,7 @@ import pytest
 
 from knapcache.cache.purging import purge_conditions
 from knapcache.cli.main import main
-from knapcache.features.semantic import matcher
+from knapcache.features.semantic.learner import SemanticLearner
 from knapcache.proxy.settings import Settings
 from tests.features.semantic.serving.conftest import StartTier, TierProxy, learn_in_shadow
 from tests.support.meanings import TASKS, WORDINGS, Asked, MeaningUpstream, SemanticClient, spare_questions
@@ -143,7 +143,7 @@ def test_another_frame_or_a_form_that_is_excluded_never_matches(client: Semantic
 def test_a_pair_that_was_marked_wrong_is_not_served_again(
     tier: TierProxy, client: SemanticClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(matcher, "draw", lambda: 1.0)  # no audits
+    monkeypatch.setattr(SemanticLearner, "is_audit", lambda *_: False)
     frame: dict[str, Any] = {"system": "You are a craftsman."}  # here the question has only one neighbour
     assert client.ask(WORDINGS[0].format(TASKS[0]), **frame).outcome == "miss"
     served = client.ask(WORDINGS[1].format(TASKS[0]), **frame)

@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from knapcache.features.semantic import feature as feature_module
-from knapcache.features.semantic import matcher
 from knapcache.features.semantic import tier as tier_module
 from knapcache.features.semantic.embedding import Embedder
+from knapcache.features.semantic.learner import SemanticLearner
 from knapcache.proxy.settings import Settings
 from tests.features.semantic.serving.conftest import StartTier, TierProxy
 from tests.support.meanings import TASKS, WORDINGS, Asked, MeaningUpstream, SemanticClient, spare_questions
@@ -69,7 +69,7 @@ def tier(start_tier: StartTier) -> TierProxy:
 def test_a_failed_audit_is_answered_by_the_certified_answer(
     tier: TierProxy, upstream: MeaningUpstream, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    monkeypatch.setattr(matcher, "draw", lambda: 0.0)
+    monkeypatch.setattr(SemanticLearner, "is_audit", lambda *_: True)
     question, labels = next(FRESH), tier.client.labels()
     upstream.fail(*[fault] * 3)
     try:

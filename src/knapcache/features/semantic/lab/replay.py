@@ -164,7 +164,7 @@ def replay(
             other = questions[int.from_bytes(match.key)]
             wrong = found.wrong[number] = compare(question, other)
             serves = learner.serves(match)
-            if serves and draw() >= learner.audit_rate(match, base=audit):
+            if serves and not learner.is_audit(match, draw, base=audit):
                 learner.count_served(match)
                 found.outcomes[number] = ReplayOutcome.SERVED
                 found.pairs.append(LabelledPair(question, other, match, ReplayOutcome.SERVED, bool(wrong)))
