@@ -162,6 +162,25 @@ def test_an_entry_is_deleted_by_key(harness: AdminHarness, client: TestClient) -
     harness.cache.check()
 
 
+def test_features_learn_that_entries_were_removed(
+    harness: AdminHarness, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[None] = []
+
+    async def after_purge() -> None:
+        calls.append(None)
+
+    monkeypatch.setattr(harness.features, "after_purge", after_purge)
+    key = harness.request(1)
+    client.post(f"{API}/purge", json={"all": True, "dry_run": True})
+    client.delete(f"{API}/entries/{'00' * 32}")
+    assert calls == []
+    client.delete(f"{API}/entries/{key}")
+    assert len(calls) == 1
+    client.post(f"{API}/purge", json={"all": True})
+    assert len(calls) == 2
+
+
 @pytest.mark.parametrize(
     ("conditions", "purged"),
     [

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
+from typing import Any
 
 import pytest
 
 from knapcache import InvalidInput
 from knapcache.proxy.events import history_file
-from knapcache.proxy.events.feature_sums import LAST_DAY
+from knapcache.proxy.events.feature_sums import LAST_DAY, read_amount
 from knapcache.proxy.events.history_file import HistoryTable
 from knapcache.proxy.events.usage import UsageRow
 
@@ -24,3 +26,10 @@ def test_times_up_to_the_last_day_are_read(kind: str, per_day: int) -> None:
         else:
             with pytest.raises(InvalidInput, match=f"numbers from 1 to {last}"):
                 history_file.unpack(text)
+
+
+@pytest.mark.parametrize("value", [-0.5, -1, math.inf, -math.inf, math.nan, True, "1", None])
+def test_amounts_are_finite_numbers_from_zero_on(value: Any) -> None:
+    with pytest.raises(ValueError, match="a number, 0 or more, is needed"):
+        read_amount(value)
+    assert [read_amount(each) for each in (0, 2, 0.5)] == [0.0, 2.0, 0.5]
