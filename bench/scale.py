@@ -21,7 +21,8 @@ their own write the entries and read them again, so that memory and page caches 
 
 Peers in the same run: SQLite with the same rows and their index (transactions of 1000), diskcache with the same bytes
 (the same), and Redis with the same bytes (pipelines of 1000). Prints tables; writes scale.json and scale.png to DIR.
---markdown prints the tables of docs/guides/sizing.md from such a file and runs nothing.
+Rows of an earlier run about stores that are not in --stores are kept. --markdown prints the tables of
+docs/guides/sizing.md from such a file and runs nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import _scale_steps as steps
-from _results import Row, options_for, print_targets, run_or_show, target, write_result
+from _results import Row, commit, options_for, print_targets, run_or_show, target, write_result
 
 from knapcache.cli.output import print_table
 from knapcache.lab.figures import new_figure
@@ -101,7 +102,7 @@ def run_step(step: str, kind: str, place: str, count: int) -> Row:
 
 def measure(kind: str, count: int) -> Row:
     """Return the numbers of one kind of store with so many entries."""
-    row: Row = {"store": kind, "entries": count}
+    row: Row = {"store": kind, "entries": count, "commit": commit()}
     folder = Path(tempfile.mkdtemp(prefix="knapcache-scale-"))
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder)
@@ -122,6 +123,13 @@ def stored_bytes(folder: Path, server: RedisProcess | None) -> int:
         return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     with server.client() as client:
         return int(client.info("memory")["used_memory"])
+
+
+def other_rows(path: Path | None, kinds: list[str]) -> list[Row]:
+    """Return the rows of an earlier run about stores that this one does not measure."""
+    if path is None or not path.exists():
+        return []
+    return [row for row in json.loads(path.read_text(encoding="utf-8"))["rows"] if row["store"] not in kinds]
 
 
 def check_targets(rows: list[Row]) -> list[Row]:
@@ -217,7 +225,9 @@ def run(args: argparse.Namespace) -> None:
     if "redis" in kinds and not find_engine("redis"):
         print("redis: skipped, there is no redis-server", file=sys.stderr)
         kinds.remove("redis")
-    rows = [measure(kind, int(count)) for kind in kinds for count in args.entries.split(",")]
+    measured = [measure(kind, int(count)) for kind in kinds for count in args.entries.split(",")]
+    rows = [*other_rows(args.out / "scale.json" if args.out else None, kinds), *measured]
+    rows.sort(key=lambda row: (list(STEPS_OF).index(row["store"]), row["entries"]))
     for title, shown in tables(rows):
         print_table(shown, title=title)
     targets = check_targets(rows)
