@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
+import resource
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from knapcache.proxy import garbage
 from knapcache.proxy.garbage import NEVER, FullCollections
+from tests.support.timing import async_wait_until
 
 
 class Node:
@@ -63,3 +68,23 @@ async def test_a_process_that_is_always_busy_collects_at_last(monkeypatch: pytes
 async def test_python_runs_no_full_collections() -> None:
     FullCollections().start()
     assert gc.get_threshold()[2] == NEVER
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="it is a function of glibc")
+async def test_an_idle_process_returns_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last block of a thread's heap keeps the C library from shrinking it."""
+    kept: list[bytes] = []
+
+    def work() -> None:
+        blocks = [bytes([k % 251]) * 8000 for k in range(12_000)]
+        kept.append(blocks[-1])
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(work).result()
+        before = resident_bytes()
+        assert await is_collected(monkeypatch, 1e9, 1e9)
+        await async_wait_until(lambda: resident_bytes() < before - (40 << 20))
