@@ -1,9 +1,9 @@
-"""Less waiting for Linux's transparent huge pages.
+"""Linux's transparent huge pages: not used in the tables of a live cache.
 
 NumPy asks for them in arrays of 4 MB and more. The kernel zeroes a huge page (2 MB) when it is first used, and requests
 wait meanwhile: for up to 0.2 s on a virtual machine. With pages of 4 kB the work is divided into steps of microseconds.
 
-The simulator keeps huge pages: nothing waits for it, and it reads tables of many keys faster with them.
+The simulator keeps huge pages: no request waits for it.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def test_audits_have_about_the_same_distance(rate: float) -> None:
     gaps = {after - before for before, after in pairwise(due)}
     assert len(due) / 20_000 == pytest.approx(rate, rel=0.15)
     assert 0.5 / rate - 2 < min(gaps) < max(gaps) <= 1.5 / rate + 1, "none is missing for long"
-    assert len(gaps) > 0.6 / rate, "nobody can tell which answer is the next one"
+    assert len(gaps) > 0.6 / rate, "the distances differ"
 
 
 def test_all_answers_are_audits_or_none() -> None:

@@ -6,8 +6,8 @@ label nothing tells changed answers from others. So audits rise where the shadow
 is served has about the same chance.
 
 Audits are not drawn independently. Their probabilities add up, and an audit is due when the sum reaches a limit near 1,
-which is drawn anew each time. So there are no long stretches without an audit, and a caller cannot tell which answer
-is one.
+which is drawn anew each time. So there are no long stretches without an audit. In return, a caller who notices one
+knows that the next few answers are none.
 """
 
 from __future__ import annotations
