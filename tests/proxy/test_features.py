@@ -77,6 +77,26 @@ class Busy(Feature):
     def notice(self, event: str, fields: dict[str, Any]) -> None:
         self.events.append(f"{event} {fields}")
 
+    def start(self) -> None:
+        self.events.append("start")
+
+    async def before_metrics(self) -> None:
+        self.events.append("before metrics")
+
+    def metrics(self) -> list[Any]:
+        return [self.name]
+
+    async def after_purge(self) -> None:
+        self.events.append("after purge")
+
+    def configure(self, settings: Any) -> None:
+        assert self.context.settings is settings
+        self.events.append("configure")
+
+    async def close(self) -> None:
+        assert self.ended, "its tasks end first"
+        self.events.append("close")
+
     def paid(self, tenant: str, bill: Any) -> None:  # noqa: ARG002
         self.payments += 1
 
@@ -109,13 +129,18 @@ async def test_all_features_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert features.span_attributes({"busy": 1, "at_start": 2, "off": 3}) == {"busy": 1}
     assert (features.not_ready(), features.sees_hits, features.needs_model) == ("busy", True, True)
     features.context.notify("down", upstream="a")
-    assert features.get("busy").events == ["down {'upstream': 'a'}"]
+    features.start()
+    features.configure(Mock())
+    await features.before_metrics()
+    await features.after_purge()
+    assert list(features.metrics()) == ["busy"]
     features.context.count_payment(Endpoint.CHAT, "m", "team", Bill(1.0, 2.0, 3.0, "prices", 4))
     assert features.get("busy").payments == 1
     features.get("busy").run(features.get("busy").wait())
     await asyncio.sleep(0)
     await features.close()
-    assert features.get("busy").ended
+    told = ["down {'upstream': 'a'}", "start", "configure", "before metrics", "after purge", "close"]
+    assert features.get("busy").events == told
 
 
 def test_without_features_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,9 @@ from knapcache.features.content_log import file as content_file
 from knapcache.features.content_log.export import input_messages
 from knapcache.features.content_log.file import MAX_WORDS, ContentFile, LogFilter, match_expression
 from knapcache.features.content_log.log import ContentLog
-from knapcache.features.content_log.record import MAX_ANSWER, MAX_JSON, expanded, make_record
+from knapcache.features.content_log.record import MAX_ANSWER, MAX_CHARACTERS, MAX_JSON, expanded, make_record
+from knapcache.model import Endpoint
+from knapcache.wire import FORMATS
 from tests.support.content_lines import NOW, RULES, chat, logged, write
 from tests.support.timing import async_wait_until
 
@@ -55,6 +57,12 @@ def test_a_search_finds_words_of_question_and_answer(file: ContentFile) -> None:
     (row,) = file.search(LogFilter(text="gare"), 10)
     assert row["excerpt"] == "Be brief.\nOù est la \x02gare\x03?"
     assert [row["id"] for row in file.search(LogFilter(), 10, before=2)] == [1]
+
+
+def test_a_text_has_none_of_the_marks_of_an_excerpt(file: ContentFile) -> None:
+    write(file, chat("a\0b\x02c\x03d", "e\0f\x02g\x03h"))
+    (line,) = file.lines(LogFilter())
+    assert (line["prompt"], line["answer"]) == ("Be brief.\na b c d", "e f g h")
 
 
 @given(
@@ -131,6 +139,17 @@ def test_long_requests_are_cut_and_stay_json(body: dict[str, Any]) -> None:
     assert len(record.prompt) <= 32_768
 
 
+@pytest.mark.parametrize("extra", [0, 1])
+def test_the_longest_text_is_not_cut(extra: int) -> None:
+    record = make_record(chat("x" * (MAX_CHARACTERS + extra)), RULES)
+    assert (len(expanded(record.request)["messages"][1]["content"]), record.cut) == (MAX_CHARACTERS, bool(extra))
+    parts = [{"text": "jane@"}, {"text": "example.org"}]  # redacted as one text
+    filling = "x" * (MAX_CHARACTERS - len("[email] ") + extra)
+    body = {"messages": [{"role": "user", "content": [{"text": f"{filling} "}, *parts]}]}
+    record = make_record(chat("")._replace(body=body), RULES)
+    assert (len(record.prompt), record.cut) == (MAX_CHARACTERS, bool(extra))
+
+
 def test_what_is_not_text_is_left_out() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 5000}}
     body = {"messages": [{"role": "user", "content": [{"type": "text", "text": "What is this?"}, image]}]}
@@ -141,9 +160,11 @@ def test_what_is_not_text_is_left_out() -> None:
 
 
 def test_answers_that_are_too_long_or_no_json_have_no_text() -> None:
-    for payload in (b"x" * (MAX_ANSWER + 1), b"<html>", b"\xff"):
+    for payload, cut in ((b"x" * (MAX_ANSWER + 1), True), (b"<html>", True), (b"\xff", True), (b"", False)):
         record = make_record(chat("a question")._replace(payload=payload), RULES)
-        assert (record.answer, record.response, record.cut) == ("", b"", True)
+        assert (record.answer, record.response, record.cut) == ("", b"", cut)
+    embeddings = chat("a question")._replace(format=FORMATS[Endpoint.EMBEDDINGS])
+    assert (make_record(embeddings, RULES).response, make_record(embeddings, RULES).cut) == (b"", False)
 
 
 def test_the_oldest_lines_are_deleted_when_the_file_is_full(tmp_path: Path) -> None:

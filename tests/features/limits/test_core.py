@@ -99,6 +99,21 @@ def test_each_threshold_is_crossed_by_one_payment() -> None:
 
 
 @pytest.mark.parametrize(
+    ("other", "sign", "expected"),
+    [
+        (CallAmounts(1, 0.5, 30.0), 1, CallAmounts(3, 2.5, 130.0)),
+        (CallAmounts(1, 0.5, 30.0), -1, CallAmounts(1, 1.5, 70.0)),
+        (CallAmounts(1, 2.5, 130.0), -1, CallAmounts(1)),
+        (CallAmounts(2, 0.5, 30.0), -1, CallAmounts()),
+    ],
+)
+def test_amounts_are_added_and_subtracted_and_never_negative(
+    other: CallAmounts, sign: int, expected: CallAmounts
+) -> None:
+    assert CallAmounts(2, 2.0, 100.0).plus(other, sign) == expected
+
+
+@pytest.mark.parametrize(
     ("bill", "paid"),
     [
         (None, CallAmounts(1, 0.5, 10.0)),

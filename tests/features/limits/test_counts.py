@@ -265,3 +265,16 @@ def test_a_damaged_file_is_set_aside(tmp_path: Path) -> None:
     assert reserve(counts, team) == "team requests_per_minute"
     assert (tmp_path / "limits.sqlite.damaged").read_bytes().startswith(b"no database")
     counts.close()
+
+
+def test_a_file_whose_counters_are_damaged_while_it_is_open_is_set_aside(tmp_path: Path) -> None:
+    path, team = tmp_path / "limits.sqlite", (scope(requests_per_minute=1),)
+    counts = SqliteCounts(path, "one")
+    assert reserve(counts, team) is None
+    with counts._transaction() as connection:
+        connection.execute("UPDATE used SET amount = 'no number'")
+    with pytest.raises(StoreError, match="limits"):
+        reserve(counts, team)
+    assert reserve(counts, team) is None, "counting begins again, in another file"
+    assert reserve(counts, team) == "team requests_per_minute"
+    counts.close()

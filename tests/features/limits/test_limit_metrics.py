@@ -12,6 +12,7 @@ from knapcache.features.limits.core import LimitValues, Refusal, ScopeUsage
 from knapcache.features.limits.feature import LimitsFeature
 from knapcache.features.limits.limits import LimitUse
 from knapcache.features.limits.refusal import LimitReached
+from knapcache.proxy.events.labels import MAX_LABELS
 from tests.support.events import event
 from tests.support.metric_docs import documented, labels_of
 
@@ -39,3 +40,8 @@ async def test_refused_requests_and_use(monkeypatch: pytest.MonkeyPatch) -> None
         ({"tenant": "team", "limit": "usd_per_day"}, 2),
         ({"tenant": "team", "limit": "usd_per_day"}, 0.2),
     ]
+
+
+def test_limits_beyond_a_bound_have_no_metric() -> None:
+    _, used = subject.collect_limits({}, [USE] * (5 * MAX_LABELS + 1))
+    assert len(used.samples) == 5 * MAX_LABELS, "the five limits of as many tenants as have labels elsewhere"

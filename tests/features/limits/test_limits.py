@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from knapcache.features.limits import limits as subject
 from knapcache.features.limits.fallback_counts import FallbackCounts
+from knapcache.features.limits.feature import LimitsFeature
 from knapcache.features.limits.limits import Limits
 from knapcache.features.limits.refusal import LimitReached
 from knapcache.features.limits.sqlite_counts import SqliteCounts
 from knapcache.price.estimate import CostEstimator
-from knapcache.price.meter import Meter
+from knapcache.price.meter import Bill, Meter
 from knapcache.proxy.settings import Settings
 from tests.support.timing import async_wait_until
 
@@ -55,6 +57,18 @@ async def test_a_tenant_without_limits_reserves_nothing() -> None:
     limits = limits_with(FallbackCounts(SqliteCounts()))
     assert await limits.begin("team") is None
     assert await limits.report() == []
+    await limits.close()
+
+
+async def test_a_payment_without_a_price_counts_its_tokens() -> None:
+    limits = limits_with(FallbackCounts(SqliteCounts()), limits={"usd_per_day": 5, "tokens_per_minute": 100})
+    feature: Any = SimpleNamespace(limits=limits)
+    LimitsFeature.paid(feature, "team", Bill(None, 1.0, 1.0, "seconds", tokens=30))
+    rows = await limits.report()
+    assert {(row.scope, row.name, row.limit): row.used for row in rows} == {
+        ("all", "", "usd_per_day"): 0.0,
+        ("all", "", "tokens_per_minute"): 30.0,
+    }
     await limits.close()
 
 

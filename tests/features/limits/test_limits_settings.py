@@ -41,11 +41,16 @@ def test_dollars_need_a_cost_with_dollars(values: dict[str, Any], place: str) ->
     Settings(cost="seconds", limits={"concurrent": 1})
 
 
-@pytest.mark.parametrize("limit", ["requests_per_minute", "tokens_per_minute", "concurrent"])
-def test_a_limit_is_at_least_one(limit: str) -> None:
+@pytest.mark.parametrize(
+    ("limit", "most"), [("requests_per_minute", 10**9), ("tokens_per_minute", 10**12), ("concurrent", 10**6)]
+)
+def test_a_limit_is_at_least_one_and_has_a_bound(limit: str, most: int) -> None:
     Settings(limits={limit: 1})
+    Settings(limits={limit: most})
     with pytest.raises(InvalidInput, match=f"{limit}: must be greater than or equal to 1, not 0"):
         Settings(limits={limit: 0})
+    with pytest.raises(InvalidInput, match=f"{limit}: must be less than or equal to {most}, not {most + 1}"):
+        Settings(limits={limit: most + 1})
 
 
 @pytest.mark.parametrize("limit", ["usd_per_day", "usd_per_month"])
