@@ -185,6 +185,7 @@ def test_every_action_is_recorded_with_who_what_and_when(proxy: RunningProxy, cl
         assert row["status"] == 200
     assert found["forget"]["parameters"] == {"key": key}
     assert found["forget"]["result"] == {"purged": 1}
+    assert found["snapshot"]["result"] == {"saved": True}
     assert found["purge"]["parameters"] == {"model": "m", "older_than": 1e6}
     assert found["entry"]["parameters"] == {"key": key, "content": True}
     sessions = {found[action]["session"] for action in ("login", "entry", "forget", "logout")}
@@ -271,7 +272,8 @@ def test_a_rotated_token_and_its_sessions_are_refused_at_once(upstream: Recordin
         assert client.get(f"{ROOT}/session", headers=session).status_code == 401
         assert client.get(f"{ROOT}/summary", headers=bearer(new["token"])).status_code == 200
         text = (tmp_path / "audit.jsonl").read_text()
-        assert "rotate_token" in text
+        rotated = [row for row in map(json.loads, text.splitlines()) if row["action"] == "rotate_token"]
+        assert [(row["status"], row.get("result")) for row in rotated] == [(None, None), (200, None)]
         assert new["token"] not in text
         assert old not in text
 

@@ -19,7 +19,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -266,16 +266,10 @@ class CurrentRoutes:
 def admin_app(context: AdminContext) -> Starlette:
     """Return the application. Its owner closes `app.state.admin`."""
     admin = Admin(context)
-
-    @contextlib.asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        yield
-        await admin.close()
-
     handlers: dict[Any, Any] = {HTTPException: http_exception}
     handlers |= dict.fromkeys(KNOWN_ERRORS, lambda _, error: response_of(error))
     middleware = [Middleware(SecurityMiddleware, auth=admin.auth), Middleware(CurrentRoutes, admin=admin)]
-    app = Starlette(routes=_routes(admin), middleware=middleware, exception_handlers=handlers, lifespan=lifespan)
+    app = Starlette(routes=_routes(admin), middleware=middleware, exception_handlers=handlers)
     app.router.redirect_slashes = False
     app.state.admin = admin
     return app
