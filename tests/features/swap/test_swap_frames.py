@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from knapcache.features.swap import frames as frames_module
 from knapcache.features.swap.frame import START_LABELS
 from knapcache.features.swap.frames import Frames, LiveFrame
+from knapcache.features.swap.labelling import MAX_PENDING, MAX_TENANT, Labeller
 from knapcache.proxy.settings import Settings
 from knapcache.proxy.settings.secrets import digest_of
 from tests.features.swap.test_swap_log import label
@@ -23,6 +27,7 @@ ROUTE: Any = Settings(route=[{"name": "cheap", "swap": "on", "swap_model": "smal
 def few_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames_module, "MAX_FRAMES", 20)
     monkeypatch.setattr(frames_module, "MAX_TENANT_FRAMES", 10)
+    monkeypatch.setattr(frames_module, "MAX_REPLACED", 5)
 
 
 def add_labels(frames: Frames, name: str, count: int, z: float = 0.0, tenant: str = "") -> LiveFrame | None:
@@ -47,6 +52,7 @@ def test_a_tenant_has_a_share_and_replaces_its_least_useful_frame() -> None:
     assert frames.get("useful") is not None
     assert [name for name, _ in frames.labelled][1:] == [f"flood {k}" for k in range(41, 50)]
     assert [name for name, _ in frames.new] == [f"new {k}" for k in range(40, 50)]
+    assert list(frames._tries) == [f"flood {k}" for k in range(36, 41)], "those that were replaced last"
 
 
 def test_one_more_tenant_replaces_frames_of_the_largest() -> None:
@@ -135,6 +141,32 @@ def test_labels_that_are_being_made_count_for_the_budget() -> None:
     assert not budget.allows_label()
     budget.count(10.0)
     assert budget.allows_label()
+
+
+async def test_the_labels_that_are_made_at_a_time_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    free, frames = asyncio.Event(), Frames()
+
+    async def wait(*_: Any) -> None:
+        await free.wait()
+
+    monkeypatch.setattr(Labeller, "_label", wait)
+    route: Any = SimpleNamespace(settings=ROUTE)
+    tier: Any = SimpleNamespace(frames=frames)
+    labeller = Labeller(Mock(), tier)
+
+    def begin(tenant: str, source: str) -> int:
+        for _ in range(MAX_TENANT + 3):
+            call: Any = SimpleNamespace(exchange=Mock(), tenant=tenant)
+            labeller.begin(route, "f", call, Mock(), source)
+        return frames.budget(tenant, ROUTE).pending
+
+    assert begin("a", "label") == START_LABELS, "the budget allows no more"
+    assert begin("a", "audit") == MAX_TENANT, "audits are free"
+    assert begin("b", "audit") == MAX_TENANT
+    assert begin("c", "audit") == MAX_PENDING - 2 * MAX_TENANT == 0
+    free.set()
+    await asyncio.gather(*labeller._tasks)
+    assert (labeller._pending.total(), frames.budget("a", ROUTE).pending) == (0, 0)
 
 
 def test_a_request_whose_cheaper_answer_fails_a_check_costs_both_calls() -> None:

@@ -47,6 +47,8 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Label
 
 def test_processes_read_all_labels_in_one_order(pair: tuple[Labels, Labels], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_module, "MAX_READ", 3)
+    found, begin = pair[0].read(LabelPosition())
+    assert (found, begin.place) == ([], "")
     for k in range(8):
         pair[k % 2].append(label(k))
     for reader in pair:
@@ -55,6 +57,8 @@ def test_processes_read_all_labels_in_one_order(pair: tuple[Labels, Labels], mon
             found += some
             position = read[1]
         assert found == [label(k) for k in range(8)]
+        for earlier in (begin, LabelPosition("another log", "7")):
+            assert reader.read(earlier)[0] == [label(k) for k in range(3)]
     pair[0].append(label(8))
     assert pair[1].read(position)[0] == [label(8)]
 

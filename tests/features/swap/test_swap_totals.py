@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from knapcache.errors import InvalidInput
+from knapcache.features.swap import admin
 from knapcache.features.swap.event import SWAP_KINDS, LabelNote, SwapEvent, SwapKind
-from knapcache.features.swap.frames import MAX_FRAMES
-from knapcache.features.swap.totals import MAX_REASONS, SwapCounts, SwapTotals
+from knapcache.features.swap.frames import MAX_FRAMES, Frames
+from knapcache.features.swap.totals import MAX_REASONS, FrameSums, SwapCounts, SwapTotals
 from knapcache.proxy.events.events import Event
 from knapcache.proxy.events.history import History
 from knapcache.proxy.events.labels import OTHER
+from knapcache.proxy.settings import Settings
 from tests.features.swap.two_models import ASKED, CHEAPER, SwapClient, TwoModels, swapping
 from tests.support.clock import Clock
 from tests.support.events import event
@@ -45,6 +48,10 @@ def test_requests_are_counted_by_kind_and_labels_by_cost() -> None:
     assert found.kinds == dict.fromkeys(SWAP_KINDS, 1)
     assert found.excluded == {"tools": 1}
     assert (found.labels, found.usd_labels, found.usd_saved) == (1, 0.5, 0.25 * len(SWAP_KINDS))
+    assert found.since == swap_event().time
+    found.count(swap_event()._replace(time=5.0))
+    found.count(swap_event()._replace(time=6.0))
+    assert found.since == 5.0
 
 
 def test_sums_are_added_and_restored() -> None:
@@ -57,6 +64,35 @@ def test_sums_are_added_and_restored() -> None:
     assert total.kinds["swap"] == total.excluded["tools"] == total.labels == 2
     assert total.usd_saved < 0.0, "a cheaper model that costs more"
     assert SwapTotals.from_json(json.loads(json.dumps(total.to_json()))) == total
+    assert total.since == counted().since
+    for since in (7.0, 8.0, 0.0):
+        total.add(SwapTotals(since=since))
+    assert total.since == 7.0
+
+
+def test_the_report_has_the_frames_with_the_most_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin, "MAX_REPORTED", 3)
+    settings: Any = Settings(route=[{"name": "cheap", "swap": "on", "swap_model": "small"}]).route[0]
+    frames, sums = Frames(), FrameSums()
+    for name, requests, labels in (("a", 1, 0), ("b", 2, 0), ("c", 1, 2), ("d", 1, 1), ("e", 0, 0)):
+        for _ in range(requests):
+            frames.for_request(name, "team", settings, "large")
+            sums.count(SwapEvent("swap", name, CHEAPER, "", 0.5))
+        for _ in range(labels):
+            live = frames.for_label(name, "team", settings, "large")
+            assert live is not None
+            live.decision.add_label(0.0, 0.25)
+    route = SimpleNamespace(model="small", settings=settings)
+    tier: Any = SimpleNamespace(frames=frames, routes={"cheap": route}, failure="no labels")
+    empty = admin.report(tier, sums, SwapTotals(), counted())
+    assert [(row.frame, row.requests, row.swapped, row.labels, row.label_share) for row in empty.frames] == [
+        ("b", 2, 2, 0, 0.0), ("c", 1, 1, 2, 0.0), ("d", 1, 1, 1, 0.0),
+    ]  # fmt: skip
+    assert (empty.more_frames, empty.problem, empty.since) == (1, "no labels", counted().since)
+    assert (empty.today.requests, empty.all.requests) == (dict.fromkeys(SWAP_KINDS, 0), dict.fromkeys(SWAP_KINDS, 1))
+    frames.budget("team", settings).asked_cost = 3.0
+    found = admin.report(tier, sums, SwapTotals(), SwapTotals())
+    assert ({row.label_share for row in found.frames}, found.since) == ({0.25}, None)
 
 
 @pytest.mark.parametrize(
