@@ -34,6 +34,7 @@ from knapcache.cache.apply_queue import ApplyQueue, StoreChange
 from knapcache.cache.consistency import check_residents
 from knapcache.cache.entry_index import IMPORTED, PAUSE, EntryIndex, EntryTable
 from knapcache.cache.ids import IdTable, table_size
+from knapcache.cache.key_array import KeyArray
 from knapcache.cache.key_history import MAX_RECORDS, REJECTIONS, KeyHistory
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.quotas import Quotas
@@ -156,6 +157,12 @@ class AdmissionController:
                         self.shadows.observe(i, size, cost)
         return counted
 
+    def held(self, keys: Iterable[bytes]) -> list[int]:
+        """Return the positions of those keys whose entries the policy holds."""
+        with self.deciding:
+            ids = self.ids.find_many(KeyArray.of(keys))
+            return np.flatnonzero(self._resident[ids] & (ids >= 0)).tolist()
+
     def reprice(self, costs: Mapping[bytes, float]) -> None:
         """Set what a miss of some resident keys costs from now on. Entries keep the cost that was paid for them."""
         for key, cost in costs.items():
@@ -186,19 +193,20 @@ class AdmissionController:
         """
         admitted = []
         with self.deciding:
+            busy = self.store.write_backlog_full
             for i, entry in answers:
                 if not self.ids.holds(i, entry.key):  # a new request, or the id was recycled during the call
                     i = self.intern(entry.key)
                     self.arrived += 1
                     self._arrive(i)
-                admitted.append(self._decide(i, entry))
+                admitted.append(self._decide(i, entry, busy))
                 self.settled += 1
                 self.shadows.settle(i, entry.size, entry.cost, imported=IMPORTED in entry.meta)
         self.drain()
         return admitted
 
-    def _decide(self, i: int, entry: Entry) -> bool:
-        if (reason := self._rejection(entry)) is not None:
+    def _decide(self, i: int, entry: Entry, busy: bool) -> bool:
+        if (reason := self._rejection(entry, busy)) is not None:
             self.history.note_settled(i, entry, REJECTIONS[reason])
             # The policy is not called. The older answer is evicted, because a newer one was paid for. While a disk
             # hangs, only such evictions are queued, and no more of them than there are entries.
@@ -209,7 +217,8 @@ class AdmissionController:
         self.history.note_removed("replaced", i)
         admit, evicted = self._timed_settle(i, entry.size, entry.cost)
         self.history.note_settled(i, entry, None if admit else "not admitted", evicted)
-        self.untrack(evicted)
+        if evicted:
+            self.untrack(evicted)
         if admit:
             self.ids.serial[i] += 1
             self.track(i, entry)
@@ -222,15 +231,15 @@ class AdmissionController:
         if evicted:
             self.ledger.count("evictions", len(evicted))
         if admit or evicted:
-            keys = [self.ids.key(victim) for victim in evicted]
+            keys = [self.ids.key(victim) for victim in evicted] if evicted else ()
             self.queue.append(StoreChange(entry if admit else None, keys, i=i, serial=self.ids.serial[i]))
         return admit
 
-    def _rejection(self, entry: Entry) -> str | None:
-        """The counter of the reason why an entry cannot be admitted, whatever the policy says."""
+    def _rejection(self, entry: Entry, busy: bool) -> str | None:
+        """The counter of the reason why an entry cannot be admitted, whatever the policy says. busy: the store is."""
         if entry.size > self.store.max_entry_size:
             return "rejected_too_large"
-        if self.store.write_backlog_full:
+        if busy:
             return "rejected_store_busy"
         return None if self.quotas.fits(entry.tenant, entry.size) else "rejected_over_quota"
 

@@ -80,13 +80,6 @@ class Owner(Role):
         self.forget_missing = admission.forget_missing
         """forget_missing(key, id, serial): forget an entry that two reads did not find."""
 
-    def holds(self, key: bytes) -> bool:
-        """Return whether the policy holds an entry of this key."""
-        admission = self.admission
-        with admission.deciding:
-            i = admission.ids.find(key)
-            return i >= 0 and bool(admission.policy.rows["resident"][i])
-
     def drain(self) -> bool:
         """Write queued changes, so that a second read finds what the first one missed. True: read again."""
         self.admission.drain()

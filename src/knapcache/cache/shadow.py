@@ -140,6 +140,8 @@ class Shadows:
         if not imported:
             self.observe(i, size, cost, paid=cost)
             return
+        if not self._policies:
+            return
         number = i if self._sample is None else self._sample.number(i)
         if number >= 0:
             self._append(number, size, cost, paid=False)

@@ -225,32 +225,42 @@ class EntryImporter:
         if expired(entry.expires, now):
             self.result.expired += 1
             return
-        role = self._coordinator.role
-        owner = role if isinstance(role, Owner) else None
-        if owner is None or entry.key in self._waiting or owner.holds(entry.key):
-            self.settle()  # what is before it in the file may have evicted or replaced it
-            stored = self._coordinator.store.peek(entry.key)
-            if stored is not None and stored.created >= entry.created:
-                self.result.present += 1
-                return
+        if entry.key in self._waiting:
+            self.settle()
         self._waiting[entry.key] = entry
         self._waiting_bytes += entry.size
-        if owner is None or len(self._waiting) >= MAX_WAITING or self._waiting_bytes >= MAX_WAITING_BYTES:
+        if len(self._waiting) >= MAX_WAITING or self._waiting_bytes >= MAX_WAITING_BYTES or not self.owner:
             self.settle()
 
     def settle(self) -> None:
         """Decide about the entries that wait, or hand them over."""
         entries, self._waiting, self._waiting_bytes = list(self._waiting.values()), {}, 0
-        role, result = self._coordinator.role, self.result
-        if isinstance(role, Owner):
-            admitted = role.settle_many([(NO_ID, entry) for entry in entries], blocking=True)
-            for entry in compress(entries, admitted):
-                role.imported.add(entry)
-                result.stored += entry.key not in self._handed_over
-        else:
+        role = self._coordinator.role
+        if not isinstance(role, Owner):
+            entries = [entry for entry in entries if not self._is_present(entry)]
             admitted = [self._hand_over(entry) for entry in entries]
             self._handed_over |= {entry.key: entry.created for entry in compress(entries, admitted)}
-        result.rejected += len(entries) - sum(admitted)
+            self.result.rejected += len(entries) - sum(admitted)
+            return
+        first = 0
+        for k in role.admission.held(entry.key for entry in entries):
+            self._decide(role, entries[first:k])  # they may evict or replace what the store has
+            first = k + self._is_present(entries[k])
+        self._decide(role, entries[first:])
+
+    def _is_present(self, entry: Entry) -> bool:
+        """Return whether the store has an entry that is as new or newer, and count it."""
+        stored = self._coordinator.store.peek(entry.key)
+        present = stored is not None and stored.created >= entry.created
+        self.result.present += present
+        return present
+
+    def _decide(self, role: Owner, entries: list[Entry]) -> None:
+        admitted = role.settle_many([(NO_ID, entry) for entry in entries], blocking=True)
+        for entry in compress(entries, admitted):
+            role.imported.add(entry)
+            self.result.stored += entry.key not in self._handed_over
+        self.result.rejected += len(entries) - sum(admitted)
 
     def finish(self) -> None:
         """Let the policy count the requests of the entries. Wait until another owner has decided about them.

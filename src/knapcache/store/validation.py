@@ -41,7 +41,8 @@ def validate_entry(entry: Entry, size: int) -> Entry:
 def encode_fields(entry: Entry) -> Fields:
     """Return tenant, model and meta as bytes, or raise InvalidInput."""
     try:
-        return entry.tenant.encode(), entry.model.encode(), orjson.dumps(dict(entry.meta))
+        meta = entry.meta
+        return entry.tenant.encode(), entry.model.encode(), orjson.dumps(meta if type(meta) is dict else dict(meta))
     except (AttributeError, TypeError, ValueError) as error:
         raise InvalidInput(f"tenant and model must be text and meta must be JSON: {error}") from None
 

@@ -20,7 +20,7 @@ import apsw
 
 from knapcache.errors import StoreError
 from knapcache.store.base import C, Change, Done, Entry, Totals
-from knapcache.store.sqlite.layout import DiskLayout, entry_size, operation_frames, snapshot_frames
+from knapcache.store.sqlite.layout import DiskLayout, size_and_frames, snapshot_frames
 from knapcache.store.sqlite.rows import INSERT, Sealer
 from knapcache.store.sqlite.snapshot_rows import SnapshotRow, rows_of
 from knapcache.store.validation import Fields, content_size, encode_fields, validate_entry, validate_key
@@ -134,10 +134,10 @@ class ChangeEncoder:
         else:
             fields = encode_fields(put)
             content, expires = content_size(put, fields) + self._sealer.overhead, put.expires is not None
-            put = validate_entry(put, entry_size(content, expires))
+            size, frames = size_and_frames(content, expires)
+            put = validate_entry(put, size)
             write = QueuedWrite((*keys, put.key), change, done)
-            write.put, write.fields, write.content_bytes = put, fields, content
-            write.frames = operation_frames(content, expires=expires)
+            write.put, write.fields, write.content_bytes, write.frames = put, fields, content, frames
             if put.size > self._max_entry_size:
                 write.refuse(f"the entry has {put.size} bytes, at most {self._max_entry_size} are allowed")
         if change.snapshot is not None:

@@ -76,8 +76,16 @@ def pages_and_cell(record: int) -> tuple[int, int]:
 
 def entry_size(content: int, expires: bool) -> int:
     """Return the bytes charged for an entry whose strings have `content` bytes. It never decreases with `content`."""
+    return size_and_frames(content, expires)[0]
+
+
+def size_and_frames(content: int, expires: bool) -> tuple[int, int]:
+    """Return `entry_size` and `operation_frames` of an entry."""
     overflow, cell = pages_and_cell(FIXED_BYTES + content)
-    return PAGE * overflow + min(PAGE, 2 * cell) + _TREE + _ID + (_EXPIRY if expires else 0)
+    size = PAGE * overflow + min(PAGE, 2 * cell) + _TREE + _ID
+    if expires:
+        return size + _EXPIRY, overflow + _INSERT_FRAMES + _EXPIRY_INSERT_FRAMES
+    return size, overflow + _INSERT_FRAMES
 
 
 def operation_frames(content: int = 0, *, expires: bool = True) -> int:
@@ -87,7 +95,7 @@ def operation_frames(content: int = 0, *, expires: bool = True) -> int:
     """
     if not content:
         return _DELETE_FRAMES + (_EXPIRY_DELETE_FRAMES if expires else 0)
-    return pages_and_cell(FIXED_BYTES + content)[0] + _INSERT_FRAMES + (_EXPIRY_INSERT_FRAMES if expires else 0)
+    return size_and_frames(content, expires)[1]
 
 
 def snapshot_frames(content: int) -> int:

@@ -100,8 +100,7 @@ class Sealer:
             tenant = model = request = b""
         digest = hashlib.sha256(self._header(key, *numbers, tenant, model, meta))
         seal = digest.digest()[:16]
-        _add(digest, _LENGTH.pack(len(request)) + request)
-        _add(digest, payload)
+        _add_body(digest, request, payload)
         seal += digest.digest()[:16]
         return (row_id(key), seal, key, *numbers, tenant, model, meta, request, payload)
 
@@ -197,9 +196,17 @@ def _split_names(names: bytes) -> tuple[bytes, bytes, bytes, bytes]:
 
 def _body_seal(header: bytes, request: bytes, payload: bytes) -> bytes:
     digest = hashlib.sha256(header)
-    _add(digest, _LENGTH.pack(len(request)) + request)
-    _add(digest, payload)
+    _add_body(digest, request, payload)
     return digest.digest()[:16]
+
+
+def _add_body(digest: hashlib._Hash, request: bytes, payload: bytes) -> None:
+    length = _LENGTH.pack(len(request))
+    if len(request) + len(payload) <= _MAX_PIECE - _LENGTH.size:
+        digest.update(b"".join((length, request, payload)))
+    else:
+        _add(digest, length + request)
+        _add(digest, payload)
 
 
 def _add(digest: hashlib._Hash, data: bytes) -> None:
