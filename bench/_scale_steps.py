@@ -37,7 +37,9 @@ POPULAR = 200
 """Entries that are read again and again: fewer than the smallest memory tier holds."""
 BATCH = 1000
 """Rows of a transaction of SQLite and of a pipeline of Redis."""
-COLLECTIONS = 5
+COLLECTIONS = 10
+SMALL = 10_000
+"""Entries of the store whose hits are measured in turns with those of the other one."""
 
 
 def request(k: int) -> dict[str, Any]:
@@ -60,8 +62,18 @@ def seconds_of(call: Callable[[], object]) -> float:
 
 def micros(call: Callable[[Any], object], items: list[Any]) -> tuple[float, float]:
     """Return p50 and p99 of the microseconds of a call."""
-    p50, p99 = np.percentile([seconds_of(partial(call, item)) for item in items], (50, 99))
+    return percentiles([seconds_of(partial(call, item)) for item in items])
+
+
+def percentiles(seconds: list[float]) -> tuple[float, float]:
+    """Return p50 and p99 in microseconds."""
+    p50, p99 = np.percentile(seconds, (50, 99))
     return 1e6 * float(p50), 1e6 * float(p99)
+
+
+def collection_ms() -> float:
+    """Return the milliseconds of a full garbage collection: the least of some, because the machine's speed varies."""
+    return 1000 * min(seconds_of(gc.collect) for _ in range(COLLECTIONS))
 
 
 def resident_bytes() -> int:
@@ -136,18 +148,17 @@ def write_plain(place: str, count: int) -> Row:
 def read(kind: str, place: str, count: int) -> Row:
     """Open a store anew, and measure what its users notice."""
     warm_up(kind, place, size_limit(count))
+    row: Row = {"collection_before_ms": collection_ms()}
     before = resident_bytes()
     start = time.perf_counter()
     cache = Cache(size_limit(count), path="memory:" if kind == "memory" else place)
-    row: Row = {"open_s": time.perf_counter() - start}
+    row["open_s"] = time.perf_counter() - start
     if kind == "memory":
         row["put_per_s"] = count / seconds_of(lambda: put(cache, 0, count))
         start = time.perf_counter()
     numbers = sample(count, READ)
 
-    def hit(k: int) -> None:
-        assert cache.get(CHAT, request(k)) is not None, k
-
+    hit = partial(get, cache)
     hit(numbers[0])
     row["first_hit_s"] = time.perf_counter() - start
     wait_until_owner(cache)
@@ -155,17 +166,19 @@ def read(kind: str, place: str, count: int) -> Row:
     gc.collect()
     row["bytes_an_entry"] = (resident_bytes() - before) / count
     if kind != "memory":
-        row["read_p50_us"], row["read_p99_us"] = read_entries(cache, numbers[1 : READ // 2])
+        row |= read_entries(cache, kind, place, numbers[1 : READ // 2])
         row["far_hit_p50_us"], row["far_hit_p99_us"] = micros(hit, numbers[READ // 2 :])
-    few = numbers[:POPULAR]
-    micros(hit, few)
-    row["hit_p50_us"], row["hit_p99_us"] = micros(hit, few * (READ // POPULAR))
+    row["collection_ms"] = collection_ms()
+    row |= hits_in_turns(cache, numbers[:POPULAR], other_place(kind, place, 3))
     row["count_us"] = count_reported(cache, numbers)
-    row["collection_ms"] = micros(lambda _: gc.collect(), list(range(COLLECTIONS)))[0] / 1000
     if kind != "memory":
         row["put_per_s"] = READ / seconds_of(lambda: put(cache, count, count + READ))
     row["close_s"] = seconds_of(cache.close)
     return row
+
+
+def get(cache: Cache, k: int) -> None:
+    assert cache.get(CHAT, request(k)) is not None, k
 
 
 def put(cache: Cache, first: int, last: int) -> None:
@@ -180,9 +193,41 @@ def digests(cache: Cache, numbers: list[int]) -> list[bytes]:
     return [keyed.key.digest for keyed in found if keyed is not None]
 
 
-def read_entries(cache: Cache, numbers: list[int]) -> tuple[float, float]:
-    """Read entries that are not in memory from the store, without the rest of a hit."""
-    return micros(internal_of(cache).coordinator.store.read, digests(cache, numbers))
+def read_entries(cache: Cache, kind: str, place: str, numbers: list[int]) -> Row:
+    """Read entries that are not in memory from the store, without the rest of a hit. A file: in turns with SQLite."""
+    store, row = internal_of(cache).coordinator.store, Row()
+    if kind != "file":
+        row["read_p50_us"], row["read_p99_us"] = micros(store.read, digests(cache, numbers))
+        return row
+    ours, alone = list[float](), list[float]()
+    with closing(sqlite3.connect(f"{place}.plain")) as plain:
+        ids = plain.execute("SELECT id FROM entries ORDER BY created").fetchall()
+
+        def select(row_id: tuple[int]) -> None:
+            assert plain.execute("SELECT * FROM entries WHERE id = ?", row_id).fetchone()
+
+        for digest, k in zip(digests(cache, numbers), numbers, strict=True):
+            ours.append(seconds_of(partial(store.read, digest)))
+            alone.append(seconds_of(partial(select, ids[k])))
+    row["read_p50_us"], row["read_p99_us"] = percentiles(ours)
+    row["sqlite_read_p50_us"], row["sqlite_read_p99_us"] = percentiles(alone)
+    return row
+
+
+def hits_in_turns(cache: Cache, numbers: list[int], other: str) -> Row:
+    """Read a few entries from memory again and again, in turns with as many of a store with SMALL entries."""
+    with Cache(size_limit(SMALL), path=other) as small:
+        put(small, 0, SMALL)
+        chosen = {"hit": (cache, numbers), "small_hit": (small, list(range(len(numbers))))}
+        seconds: dict[str, list[float]] = {name: [] for name in chosen}
+        for turn in range(1 + READ // len(numbers)):
+            for name, (asked, wanted) in chosen.items():
+                found = [seconds_of(partial(get, asked, k)) for k in wanted]
+                seconds[name] += found if turn else []  # the first turn loads the entries
+    row = Row()
+    for name, found in seconds.items():
+        row[f"{name}_p50_us"], row[f"{name}_p99_us"] = percentiles(found)
+    return row
 
 
 def count_reported(cache: Cache, numbers: list[int]) -> float:
@@ -198,10 +243,14 @@ def wait_until_owner(cache: Cache) -> None:
         time.sleep(0.01)
 
 
+def other_place(kind: str, place: str, number: int) -> str:
+    """Return the place of another, empty store of the same kind."""
+    return {"file": f"{place}.{number}", "memory": "memory:", "redis": f"{place.removesuffix('/0')}/{number}"}[kind]
+
+
 def warm_up(kind: str, place: str, limit: int) -> None:
     """Load modules and kernels, and use another, empty store of the same kind and size."""
-    other = {"file": f"{place}.empty", "memory": "memory:", "redis": place.removesuffix("/0") + "/2"}[kind]
-    with Cache(limit, path=other) as cache:
+    with Cache(limit, path=other_place(kind, place, 2)) as cache:
         for k in range(READ):
             cache.fetch(CHAT, request(k), lambda: reply(0))
             cache.fetch(CHAT, request(k), lambda: reply(0))
@@ -264,15 +313,6 @@ def inspect(place: str, count: int) -> Row:
 
 
 # Peers.
-
-
-def read_plain(place: str, count: int) -> Row:
-    """Read rows by their ids with SQLite alone."""
-    plain = sqlite3.connect(f"{place}.plain")
-    ids = plain.execute("SELECT id FROM entries ORDER BY created").fetchall()
-    chosen = [ids[k] for k in sample(count, READ)]
-    found = micros(lambda row: plain.execute("SELECT * FROM entries WHERE id = ?", row).fetchone(), chosen)
-    return {"sqlite_read_p50_us": found[0], "sqlite_read_p99_us": found[1]}
 
 
 def disk_cache(place: str, count: int) -> Row:

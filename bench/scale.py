@@ -9,10 +9,12 @@ their own write the entries and read them again, so that memory and page caches 
     import, put      entries a second: of `knapcache import`, and of answers that are stored one by one
     open             seconds until the cache is constructed; first hit: until it has answered one request; ready: until
                      the policy has read all entries
-    hit              microseconds of a request whose entry is in memory; far hit: on disk or in the server
-    read             microseconds in which the store reads an entry that is not in memory
+    hit              microseconds of a request whose entry is in memory; small hit: in turns with it, in a second cache
+                     with 10,000 entries; far hit: on disk or in the server
+    read             microseconds in which the store reads an entry that is not in memory: a file in turns with SQLite
     count            microseconds in which the owner counts a hit that another process reports
-    collection       milliseconds of a full garbage collection, which stops the process
+    collection       milliseconds of a full garbage collection, which stops the process, before the store is opened and
+                     when all its entries are known
     bytes an entry   resident memory above that of an empty cache, before the first hit: beside the memory tier
     stored bytes     of the files, or in the server, for each entry
     page, search     seconds for a page of all entries, and of those that contain a text; stats; snapshot; purge of all;
@@ -53,12 +55,11 @@ STEPS: dict[str, Callable[[str, str, int], Row]] = {
     "read": steps.read,
     "administer": steps.administer,
     "write_plain": lambda _, place, count: steps.write_plain(place, count),
-    "read_plain": lambda _, place, count: steps.read_plain(place, count),
     "disk_cache": lambda _, place, count: steps.disk_cache(place, count),
     "plain_redis": lambda _, place, count: steps.plain_redis(place, count),
 }
 STEPS_OF = {
-    "file": ("write", "write_plain", "read_plain", "disk_cache", "inspect", "read", "administer"),
+    "file": ("write", "write_plain", "disk_cache", "inspect", "read", "administer"),
     "memory": ("read", "administer"),
     "redis": ("plain_redis", "write", "inspect", "read", "administer"),
 }
@@ -67,8 +68,8 @@ TABLES = {
         "import_per_s", "put_per_s", "open_s", "first_hit_s", "ready_s", "close_s", "bytes_an_entry", "stored_bytes",
     ),
     "requests": (
-        "hit_p50_us", "hit_p99_us", "far_hit_p50_us", "far_hit_p99_us", "read_p50_us", "read_p99_us", "count_us",
-        "collection_ms",
+        "hit_p50_us", "hit_p99_us", "small_hit_p50_us", "far_hit_p50_us", "far_hit_p99_us", "read_p50_us",
+        "read_p99_us", "count_us", "collection_before_ms", "collection_ms",
     ),
     "administration, seconds": ("page_s", "search_s", "stats_s", "snapshot_s", "purge_s", "inspect_s"),
     "pauses, ms": ("page_pause_ms", "search_pause_ms", "stats_pause_ms", "snapshot_pause_ms", "purge_pause_ms"),
@@ -143,9 +144,9 @@ def check_targets(rows: list[Row]) -> list[Row]:
     return [
         target(f"open: {at} − {few['entries']:,}", many["open_s"] - few["open_s"], at_most=3, unit="s"),
         target(f"resident memory, {at}", many["bytes_an_entry"], at_most=300, unit="B an entry"),
-        target("full collection, the same", many["collection_ms"] - few["collection_ms"], at_most=20, unit="ms"),
+        target("full collection, growth", many["collection_ms"] - many["collection_before_ms"], at_most=20, unit="ms"),
         target("import ÷ SQLite's inserts", many["import_per_s"] / many["sqlite_write_per_s"], at_least=0.5, unit="×"),
-        target("memory hit, many ÷ few", many["hit_p50_us"] / few["hit_p50_us"], at_most=1.2, unit="×"),
+        target("memory hit ÷ small hit", many["hit_p50_us"] / many["small_hit_p50_us"], at_most=1.2, unit="×"),
         target("disk read ÷ SQLite's", many["read_p50_us"] / many["sqlite_read_p50_us"], at_most=1.5, unit="×"),
         target("longest pause of a hit, administration", pauses, at_most=MAX_PAUSE, unit="ms"),
     ]
