@@ -349,3 +349,23 @@ def test_what_was_written_before_a_snapshot_is_not_read_again(tmp_path: Path, mo
     monkeypatch.setattr(SqliteStore, "infos_since", counted)
     with opened(path, clock):
         assert read_again == [0]
+
+
+def test_a_snapshot_has_the_costs_that_were_paid(tmp_path: Path) -> None:
+    """Prices of the moment are not saved, nor anything for an entry that is gone."""
+    clock = ManualClock()
+    with opened(tmp_path / "answers.db", clock) as admission:
+        for k in range(3):
+            entry = entry_of(admission.store, k, 500, created=clock(), cost=2.0 + k)
+            assert admission.settle(admission.arrive(entry.key)[0], entry)
+        admission.arrive(key_of(0))
+        paid = admission.policy.rows["paid"][:3].tolist()
+        admission.reprice({key_of(0): 50.0, key_of(1): 60.0})
+        admission.forget([key_of(1)])
+        assert admission.repriced[:3].tolist() == [True, True, False]
+        gone = admission.policy.rows["paid"][1]
+        save(admission)
+    with opened(tmp_path / "answers.db", clock) as admission:
+        assert not admission.read_all
+        assert admission.policy.rows["resident"][:3].tolist() == [True, False, True]
+        assert admission.policy.rows["paid"][:3].tolist() == [paid[0], gone, paid[2]]

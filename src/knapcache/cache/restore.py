@@ -50,10 +50,12 @@ def save(admission: AdmissionController) -> None:
     with admission.expiring, admission.deciding:
         position = b"" if store is None else store.position()
         state = copy_state(admission.policy, admission.ids.keys, admission.index, position, space)
-        repriced = np.flatnonzero(admission.repriced[: len(state.rows)] & state.rows["resident"])
+        repriced = np.flatnonzero(admission.repriced[: len(state.rows)])
         costs = admission.index.records["cost"][repriced]
     if admission.policy.reprice_kernel is not None:
         # Their rank follows at the next request for them: to compute it here would take long.
+        resident = state.rows["resident"][repriced]
+        repriced, costs = repriced[resident], costs[resident]
         state.rows["paid"][repriced] = state.rows["misses"][repriced] * costs
     snapshot = pack(admission.policy_name, admission.policy, state, admission.store.max_snapshot_size)
     if snapshot is None:

@@ -31,7 +31,7 @@ import numpy.typing as npt
 import orjson
 
 from knapcache.cache.entry_index import RECORD, EntryIndex, SavedIndex, copied, request_counts
-from knapcache.cache.key_array import KeyArray
+from knapcache.cache.key_array import KeyArray, KeyRows
 from knapcache.errors import CorruptState
 from knapcache.kernel import Records
 from knapcache.policy import registry
@@ -59,8 +59,8 @@ class PolicyState(NamedTuple):
     rows: Records
     """Of the ids in use."""
     spare: Records
-    keys: bytes
-    """32 bytes per id in use."""
+    keys: KeyRows
+    """Of the ids in use."""
     entries: SavedIndex | None = None
     """Records of the ids in use, of which those of residents are saved."""
     position: bytes = b""
@@ -83,7 +83,7 @@ def copy_state(
         head=policy.head.copy(),
         rows=copied(policy.rows[:used], space and space.rows),
         spare=policy.rows[policy.ids :].copy(),
-        keys=keys.rows.tobytes(),
+        keys=copied(keys.rows, space and space.keys),
         entries=index.copy(used, space and space.entries) if index is not None and position else None,
         position=position,
     )
@@ -95,12 +95,11 @@ def pack(name: str, policy: Policy, state: PolicyState, limit: int) -> bytes | N
     if not isinstance(packed, bytes) and state.entries is not None:
         state = state._replace(entries=None)
         packed = _packed(name, policy, state, limit)
-    keys = np.frombuffer(state.keys, np.uint8).reshape(-1, KEY_BYTES)
     while not isinstance(packed, bytes):
         compact = policy.compacted(state.head, state.rows, many)
         if compact is None:
             return None
-        smaller = PolicyState(compact.head, compact.rows, state.spare, keys[compact.ids].tobytes())
+        smaller = PolicyState(compact.head, compact.rows, state.spare, state.keys[compact.ids])
         packed = _packed(name, policy, smaller, limit)
         if isinstance(packed, int):
             if not many:
@@ -127,8 +126,9 @@ def _packed(name: str, policy: Policy, state: PolicyState, limit: int) -> bytes 
         "names": None if state.entries is None else len(names),
     }
     line = orjson.dumps(form) + b"\n"
-    packer, packed, read = zlib.compressobj(1), [line, state.keys], 0
-    size, total = len(line) + len(state.keys), int(state.head.nbytes + state.rows.nbytes + state.spare.nbytes)
+    packer, read = zlib.compressobj(1), 0
+    packed = [line, *(block.tobytes() for block in _blocks(state.keys))]
+    size, total = len(line) + state.keys.nbytes, int(state.head.nbytes + state.rows.nbytes + state.spare.nbytes)
     for part in _parts(state, names):
         packed.append(packer.compress(part))
         size, read = size + len(packed[-1]), read + len(part)
