@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from knapcache import Answer, Cache, InvalidInput, NotCached, Reply
+from knapcache.cache.roles import SWEEP_ENTRIES
 from knapcache.errors import CorruptState, StoreError
 from knapcache.keys import Key
 from knapcache.store.memory import MemoryStore
@@ -195,6 +197,22 @@ def test_expired_answers_leave_memory_without_maintenance() -> None:
         for name in range(200, 1224):
             cache.fetch(CHAT, request_of(name), Upstream()(name))
         assert cache.stats().entries == 1024
+        cache.check()
+
+
+def test_a_request_removes_only_some_of_many_expired_answers() -> None:
+    clock = Clock()
+    with small_cache(clock=clock, ttl=5.0, capacity="16MiB") as cache:
+        store = store_of(cache)
+        for name in range(2000):
+            cache.fetch(CHAT, request_of(name), Upstream()(name))
+        clock.now += 10
+        counts = [2000]
+        for name in range(2000, 3100):
+            cache.fetch(CHAT, request_of(name), Upstream()(name))
+            counts.append(store.totals().entries)
+        assert min(after - before for before, after in pairwise(counts)) == 1 - SWEEP_ENTRIES
+        assert counts[-1] == 1100, "expired answers are left"
         cache.check()
 
 

@@ -205,6 +205,11 @@ class EntryIndex:
             tag_sets=parts[-1].tag_sets,
         )
 
+    def expired(self, policy: Policy, now: float) -> IdArray:
+        """Return the ids of entries that have expired."""
+        late = np.flatnonzero(self.records["expires"][: self._written] <= now)
+        return late[policy.rows["resident"][late]]
+
     @property
     def _renumbered(self) -> int:
         return self.models.renumbered + self.tenants.renumbered + self.tag_sets.renumbered

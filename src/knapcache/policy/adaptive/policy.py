@@ -41,7 +41,7 @@ from knapcache.estimate.return_probability import (
     count_seen,
     return_probability_of,
 )
-from knapcache.kernel import Records, inlined, kernel
+from knapcache.kernel import Records, borrowed, inlined, kernel, prefetch
 from knapcache.policy.adaptive.compaction import compacted
 from knapcache.policy.adaptive.experts import (
     EXPERTS_HEAD,
@@ -75,6 +75,8 @@ from knapcache.policy.structures.heap import (
 
 CHECK_EVERY = 8
 """Requests between two checks of the tournament."""
+PREFETCHED = 8
+"""Residents whose rows are loaded ahead while all are ranked again."""
 RECYCLE_SAMPLE, MAX_EXAMINED = 32, 1024
 """Ids that `recycle` compares; ids that it examines to find one that is not resident."""
 RECYCLE_HALF_LIFE = 1
@@ -217,7 +219,10 @@ def choose_leader(head: Records, rows: Records) -> None:
         return
     h.leader = leader
     h.next_check = h.t + max(CHECK_EVERY, h.heap_size // 4)
+    # A request waits for this: without the next two, it would take four times as long for a million residents.
+    head, rows = borrowed(head), borrowed(rows)
     for k in range(h.heap_size):
+        prefetch(rows, rows[min(k + PREFETCHED, h.heap_size - 1)].heap_id)
         i = rows[k].heap_id
         rows[i].priority = key_of(head, rows, i, leader, h.t)
     heap_rebuild(head, rows)
