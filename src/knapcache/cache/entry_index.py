@@ -208,7 +208,8 @@ class EntryIndex:
     def expired(self, policy: Policy, now: float) -> IdArray:
         """Return the ids of entries that have expired."""
         late = np.flatnonzero(self.records["expires"][: self._written] <= now)
-        return late[policy.rows["resident"][late]]
+        resident: npt.NDArray[np.bool_] = policy.rows["resident"][late]
+        return late[resident]
 
     @property
     def _renumbered(self) -> int:
