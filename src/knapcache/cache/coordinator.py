@@ -16,7 +16,7 @@ readers left; once in SWEEP_SECONDS it removes expired entries. It writes a snap
 large (restore.py). A store in memory has no such thread: expired entries are removed after every SWEEP_SETTLED settled
 answers.
 
-A large file is opened in two steps. The process begins as a reader of its own store, so that it serves at once. The
+A large shared store is opened in two steps. The process begins as a reader of its own store, so that it serves at once. The
 first round of maintenance loads the policy's state, or reads the metadata of all entries, which takes seconds, and
 makes it the owner. Answers that are paid for until then are handed over, and decided after that.
 
@@ -103,7 +103,7 @@ class Coordinator:
         self._maintained = self._reader_ticked = self._measured = time.monotonic()
         self._thread = PeriodicThread("knapcache-maintenance", self.tick, ARRIVALS_TICK)
         few = at_once or self._totals.entries <= MAX_AT_ONCE
-        self._opening = store.owner and store.shared and self.network is None and not few
+        self._opening = store.owner and store.shared and not few
         self.role: Owner | Reader
         try:
             self.role = self._owner(store) if store.owner and not self._opening else self._reader(store)

@@ -19,6 +19,7 @@ import pytest
 
 from knapcache import Answer, Cache, Reply
 from knapcache.cache import PendingFetch, background_compile, coordinator, owner_requests
+from knapcache.cache.admission import AdmissionController
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.roles import Reader
 from knapcache.cli.main import main
@@ -27,7 +28,7 @@ from knapcache.store.redis.key_leases import KeyLease
 from knapcache.store.redis.store import RedisStore
 from tests.support.caches import CHAT, keyed, request_of
 from tests.support.redis_servers import RedisProcess
-from tests.support.timing import wait_until, within
+from tests.support.timing import DEADLINE, wait_until, within
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +55,34 @@ def store_of(cache: Cache) -> RedisStore:
 
 def answer(cache: Cache, key: object, new: object) -> object:
     return cache.cached(name="answer")(lambda _: new)(key)
+
+
+def test_requests_are_served_while_the_policy_reads_all_entries(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_cache(url) as cache:
+        assert [answer(cache, k, k) for k in range(5)] == list(range(5))
+    release, begin = threading.Event(), coordinator.open_store
+
+    def open_late(admission: AdmissionController, now: float) -> None:
+        assert release.wait(DEADLINE)
+        begin(admission, now)
+
+    monkeypatch.setattr(coordinator, "open_store", open_late)
+    monkeypatch.setattr(coordinator, "MAX_AT_ONCE", 4)
+    with open_cache(url) as first, open_cache(url) as second:
+        for cache in (first, second):
+            assert isinstance(cache._internal.coordinator.role, Reader)
+            assert [answer(cache, k, "new") for k in range(5)] == list(range(5))
+        assert (first.owner, second.owner) == (True, False)
+        assert answer(first, 5, "of the first") == "of the first"
+        assert answer(second, 6, "of the second") == "of the second"
+        release.set()
+        wait_until(lambda: not isinstance(first._internal.coordinator.role, Reader))
+        first.maintain()
+        wait_until(lambda: first.stats().entries == 7)
+        for cache in (first, second):
+            assert [answer(cache, k, "new") for k in (5, 6)] == ["of the first", "of the second"]
+        assert first.stats().ownership_gained == 0
+        first.check()
 
 
 def test_caches_share_answers(url: str) -> None:
