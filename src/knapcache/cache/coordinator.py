@@ -16,9 +16,9 @@ readers left; once in SWEEP_SECONDS it removes expired entries. It writes a snap
 large (restore.py). A store in memory has no such thread: expired entries are removed after every SWEEP_SETTLED settled
 answers.
 
-A large shared store is opened in two steps. The process begins as a reader of its own store, so that it serves at once. The
-first round of maintenance loads the policy's state, or reads the metadata of all entries, which takes seconds, and
-makes it the owner. Answers that are paid for until then are handed over, and decided after that.
+A large shared store is opened in two steps. The process begins as a reader of its own store, so that it serves at
+once. The first round of maintenance loads the policy's state, or reads the metadata of all entries, which takes
+seconds, and makes it the owner. Answers that are paid for until then are handed over, and decided after that.
 
 The Oracle needs no thread. `adaptive` calls it only for caches of at most 8 residents, with a bound on its work; the
 `vsocb` policies call it within the request that requires it.
