@@ -150,6 +150,8 @@ def test_a_smaller_quota_after_a_restart(path: Path) -> None:
         store_of(cache).flush()
         cache.check()
         assert min(row.cost for row in cache.entries(tenant="a").rows) > 15.0
+    with small_cache(path=path, policy="adaptive", quotas={"a": 0}) as cache:
+        assert used_bytes(cache, "a") == 0
 
 
 def test_check_finds_wrong_sums_and_an_exceeded_quota() -> None:

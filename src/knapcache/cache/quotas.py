@@ -81,7 +81,7 @@ class Quotas:
             self._used[self._names[number - 1]] -= int(self._sizes[i])
             self._tenants[i] = 0
 
-    def next_victim(self, tenant: str, newcomer: int = -1) -> int:
+    def next_victim(self, tenant: str, newcomer: int) -> int:
         """Return the id to evict so that the quota holds; −1 when it holds."""
         if self._used.get(tenant, 0) <= self.limits.get(tenant, 0):
             return -1
