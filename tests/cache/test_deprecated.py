@@ -79,7 +79,8 @@ def test_results_can_be_indexed_by_name() -> None:
         key = cache.fetch(CHAT, request_of(1), Upstream()(1)).key
         stats, found, entry = cache.stats(), cache.entries(), cache.entry(key)
         assert entry is not None
-        with pytest.warns(DeprecationWarning, match=r"^CacheStats\['misses'\] ends with 2\.0: use CacheStats\.misses$") as caught:
+        text = r"^CacheStats\['misses'\] ends with 2\.0: use CacheStats\.misses$"
+        with pytest.warns(DeprecationWarning, match=text) as caught:
             assert stats["misses"] == 1  # type: ignore[index]
         assert caught[0].filename == __file__, "the warning names the caller"
         with pytest.warns(DeprecationWarning, match="ends with 2.0"):
