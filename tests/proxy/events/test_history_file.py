@@ -10,7 +10,7 @@ import pytest
 
 from knapcache import InvalidInput
 from knapcache.proxy.events import history_file
-from knapcache.proxy.events.feature_sums import LAST_DAY, read_amount
+from knapcache.proxy.events.feature_sums import LAST_DAY, read_amount, read_count
 from knapcache.proxy.events.history_file import HistoryTable
 from knapcache.proxy.events.usage import UsageRow
 
@@ -33,3 +33,10 @@ def test_amounts_are_finite_numbers_from_zero_on(value: Any) -> None:
     with pytest.raises(ValueError, match="a number, 0 or more, is needed"):
         read_amount(value)
     assert [read_amount(each) for each in (0, 2, 0.5)] == [0.0, 2.0, 0.5]
+
+
+@pytest.mark.parametrize("value", [-1, 1.0, math.nan, True, "1", None])
+def test_counts_are_whole_numbers_from_zero_on(value: Any) -> None:
+    with pytest.raises(ValueError, match="a whole number, 0 or more, is needed"):
+        read_count(value)
+    assert [read_count(each) for each in (0, 2)] == [0, 2]

@@ -41,3 +41,20 @@ def test_a_connection_is_closed_after_the_responses_if_too_many_requests_wait(ru
             assert app.errors == []
 
     run(scenario())
+
+
+@pytest.mark.parametrize("excess", [0, 1])
+def test_a_body_that_is_announced_as_too_large_is_refused_before_it_arrives(run: Run, excess: int) -> None:
+    async def respond(request: AsgiRequest) -> None:
+        await request.respond(200, [], b"")
+
+    async def scenario() -> None:
+        async with serving(respond) as (app, connect):
+            connection, length = await connect(), app.connections.max_body + excess
+            connection.writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % length)
+            async with asyncio.timeout(60):
+                response = await connection.response()
+            assert response is not None
+            assert response[0] == (413 if excess else 200)
+
+    run(scenario())
