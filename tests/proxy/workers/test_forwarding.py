@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
+from knapcache.proxy.event_flow import EventFlow
 from knapcache.proxy.workers import owner_link
 from knapcache.proxy.workers.owner_link import EVENTS_PATH, OwnerClient, OwnerServer
 from tests.support.events import SampleNote, event, traffic
@@ -137,6 +138,16 @@ async def test_events_wait_for_an_owner(tmp_path: Path, monkeypatch: pytest.Monk
         client._client.request = Mock(side_effect=lambda *_, **__: refuse(refused))  # type: ignore[method-assign]
         client.consume(events)
         assert await client.stop(send_unsent=True) == events, "the owner is changing"
+
+
+async def test_a_worker_delivers_its_last_events_before_it_ends(tmp_path: Path) -> None:
+    async with link(tmp_path) as (owner, _):
+        flow, last = EventFlow(lambda: False, AsyncMock(side_effect=AssertionError)), event("hit")
+        await flow.open(tmp_path, alone=False)
+        flow.buffer.append(last)
+        await flow.stop()
+        await flow.close()
+        assert [found for call in owner.pipeline.consume.call_args_list for found in call.args[0]] == [last]
 
 
 async def refuse(response: Any) -> Any:
