@@ -16,6 +16,7 @@ from knapcache import Answer, Cache, InvalidInput, Reply
 from knapcache.cache import PendingFetch
 from knapcache.cache.single_flight import CallResult, InFlightCall, LeaderLost, SingleFlight
 from tests.support.caches import CHAT, Upstream, is_answer, keyed, payload_of, request_of, small_cache
+from tests.support.clock import Clock
 from tests.support.timing import at_once, check_waits_for, within
 
 
@@ -325,15 +326,17 @@ async def begin(cache: Cache, **options: bool) -> PendingFetch:
 
 
 async def test_waiters_get_what_a_begun_fetch_completes_with() -> None:
-    async with small_cache() as cache:
+    clock = Clock()
+    async with small_cache(clock=clock) as cache:
         pending = await begin(cache)
         waiter = asyncio.create_task(cache._internal.begin_async(keyed(cache, request_of(1))))
         await asyncio.sleep(0.02)
         assert not waiter.done()
         assert pending.complete(Reply(payload_of(1), "m", cost=1.0), 0.1).outcome == "miss"
+        clock.now -= 10.0  # the system's clock is set back
         answer = await waiter
         assert isinstance(answer, Answer)
-        assert (answer.outcome, answer.payload) == ("coalesced", payload_of(1))
+        assert (answer.outcome, answer.payload, answer.age) == ("coalesced", payload_of(1), 0.0)
         pending.abandon()  # too late: it changes nothing
         assert (cache.stats().misses, cache.stats().failed) == (1, 0)
         cache.check()

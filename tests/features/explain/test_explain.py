@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,6 +92,7 @@ def test_a_new_request_and_its_hits(requests: Requests) -> None:
     first = requests.send(body())
     assert (first["outcome"], first["why"]["kind"], first["why"]["title"]) == ("miss", "new", "New request")
     assert "No similar request is stored now." in first["why"]["text"]
+    assert re.search(r"record of keys began, (less than a second|\d+ s) earlier", first["why"]["text"])
     assert (first["stored"], first["answer"]) == (True, "stored")
     for nth in ("1st", "2nd"):
         hit = requests.send(body())
