@@ -200,6 +200,14 @@ def test_expired_answers_leave_memory_without_maintenance() -> None:
         cache.check()
 
 
+def test_a_hit_of_an_answer_without_a_usage_saves_no_tokens() -> None:
+    with small_cache() as cache:
+        cache.fetch(CHAT, request_of(1), lambda: Reply(b"x", "m", cost=1.0))
+        assert cache.fetch(CHAT, request_of(1), Upstream()(1)).outcome == "hit"
+        assert cache._engine.get_entry_nowait(keyed(cache, request_of(1)), lambda _: True)
+        assert (cache.stats().hits, cache.stats().tokens_saved) == (2, 0)
+
+
 def test_a_request_removes_only_some_of_many_expired_answers() -> None:
     clock = Clock()
     with small_cache(clock=clock, ttl=5.0, capacity="16MiB") as cache:

@@ -283,6 +283,7 @@ def test_every_outcome_has_an_explanation(fields: dict[str, Any], kind: str, tex
         found = requests.detail(1)
         assert found["why"]["kind"] == kind
         assert text in found["why"]["text"] + found["why"]["title"]
+        assert found["answer"] == ("not stored: it was incomplete, or too long" if fields["outcome"] == "miss" else "")
 
 
 def test_an_unknown_request_is_404(requests: Requests) -> None:

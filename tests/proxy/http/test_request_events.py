@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from knapcache.proxy.http.handler import Handler
 from knapcache.testing import FakeUpstream
 from tests.support.events import EventList
 from tests.support.proxy_fixtures import Start
@@ -102,3 +103,16 @@ def test_passthrough_requests_have_attempts_too(
     assert httpx.get(f"{proxy.openai_url}/models").status_code == recorded[1]
     wait_for(events, 1)
     assert (events[0].outcome, events[0].status, events[0].upstream, events[0].attempts) == recorded
+
+
+def test_an_error_inside_the_proxy_is_recorded(proxy: RunningProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: object) -> None:
+        raise ArithmeticError("secret")
+
+    monkeypatch.setattr(Handler, "serve", fail)
+    events = record(proxy)
+    response = chat(proxy, "any")
+    assert (response.status_code, response.json()["error"]["type"]) == (500, "internal_error")
+    assert "secret" not in response.text
+    wait_for(events, 1)
+    assert (events[0].outcome, events[0].status) == ("failed", 500)
