@@ -18,7 +18,7 @@ import orjson
 import pytest
 
 from knapcache import Answer, Cache, Reply
-from knapcache.cache import PendingFetch, background_compile, coordinator, owner_requests
+from knapcache.cache import PendingFetch, background_compile, coordinator, owner_requests, restore
 from knapcache.cache.admission import AdmissionController
 from knapcache.cache.ledger import Ledger
 from knapcache.cache.roles import Reader
@@ -60,7 +60,7 @@ def answer(cache: Cache, key: object, new: object) -> object:
 def test_requests_are_served_while_the_policy_reads_all_entries(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_cache(url) as cache:
         assert [answer(cache, k, k) for k in range(5)] == list(range(5))
-    release, begin = threading.Event(), coordinator.open_store
+    release, begin = threading.Event(), restore.open_store
 
     def open_late(admission: AdmissionController, now: float) -> None:
         assert release.wait(DEADLINE)
