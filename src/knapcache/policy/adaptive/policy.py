@@ -219,7 +219,7 @@ def choose_leader(head: Records, rows: Records) -> None:
         return
     h.leader = leader
     h.next_check = h.t + max(CHECK_EVERY, h.heap_size // 4)
-    # A request waits for this: without the next two, it would take four times as long for a million residents.
+    # A request waits for this loop. `borrowed` and `prefetch` make it four times as fast for a million residents.
     head, rows = borrowed(head), borrowed(rows)
     for k in range(h.heap_size):
         prefetch(rows, rows[min(k + PREFETCHED, h.heap_size - 1)].heap_id)
