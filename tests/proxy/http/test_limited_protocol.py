@@ -58,3 +58,21 @@ def test_a_body_that_is_announced_as_too_large_is_refused_before_it_arrives(run:
             assert response[0] == (413 if excess else 200)
 
     run(scenario())
+
+
+def test_a_connection_that_the_client_closes_is_forgotten(run: Run) -> None:
+    async def respond(request: AsgiRequest) -> None:
+        await request.respond(200, [], b"")
+
+    async def scenario() -> None:
+        async with serving(respond) as (app, connect):
+            for _ in range(2):
+                connection = await connect()
+                connection.writer.write(post(b""))
+                assert await connection.response() is not None
+                assert len(app.connections._open) == 1
+                connection.writer.close()
+                await async_wait_until(lambda: not app.connections._open)
+            app.connections.check()
+
+    run(scenario())

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from knapcache import InvalidInput
 from knapcache.proxy.settings import Settings
+from knapcache.proxy.settings.value_types import header_patterns
 
 DIGEST = "sha256:" + "ab" * 32
 OTHER = "sha256:" + "cd" * 32
@@ -368,3 +369,10 @@ def test_trusted_proxies_are_addresses_or_networks() -> None:
     assert settings.trusted_proxies == ("10.0.0.7/32", "172.16.0.0/12", "fd00::/8")
     for wrong in ("*", "proxy.example", "10.0.0.1/8", "10.0.0.0/33"):
         assert "must be IP addresses or networks" in settings_error(trusted_proxies=wrong)
+
+
+@pytest.mark.parametrize("name", ["*", "**", "", "x y", "x-trace-*\n"])
+def test_a_pattern_of_headers_has_a_part_of_a_name(name: str) -> None:
+    with pytest.raises(InvalidInput, match="must be names of headers"):
+        header_patterns(("x-trace-*", name))
+    assert header_patterns(("X-Trace-*", "a")) == ("x-trace-*", "a")
