@@ -1,12 +1,14 @@
 """Mutation testing: puts small faults into the code, one at a time, and counts those that a test notices.
 
-    python bench/mutate.py [--sample 300] [--seed 1] [--jobs 1] [--areas keys,wire] [--out DIR]
+    python bench/mutate.py [--sample 300] [--seed 1] [--jobs 1] [--files 'src/knapcache/keys/*.py'] [--out DIR]
 
-Cosmic Ray makes the mutants and runs the tests. mutate.toml lists the areas: the files of each, and the tests that can
-notice a fault in them. The sample has the same number of mutants from each area; the same seed and source give the same
-sample. Tests run in copies of the tree, first without a mutant: if they fail, the area is untested. A mutant counts as
-noticed, with the state timeout, if its tests take three times as long as that and 30 seconds more, or if one of them
-misses a time limit of its own. On a busy machine, test such a mutant again.
+First the whole suite runs once under coverage.py, which notes the tests that run each line. Then Cosmic Ray makes the
+mutants, drawn at random from all possible ones: the same seed and source give the same sample. Each mutant is tested in
+a copy of the tree by tests that run its line, the most specific ones first: those that run the fewest lines in all.
+For a line that runs at import, and for a compiled kernel, these are tests that run another line of the file.
+
+A mutant counts as noticed if a test fails, or takes so long that it is ended (timeout), and passes without the mutant.
+--coverage FILE keeps what the suite ran, and reads it if it is there: the sources must be the same.
 
 mutmut 3.8 was tried: it needs all tests to pass with a wrapper around each function, whose frames triple the depth of
 recursion. tests/keys fails that way.
@@ -17,20 +19,23 @@ Prints a table and the survivors; writes mutation.json to DIR. Exit code 1 if le
 from __future__ import annotations
 
 import hashlib
+import itertools
+import json
 import multiprocessing
 import os
 import re
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
-import time
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from _covering_tests import CONTEXT, SECONDS
 from _results import options_for, write_result
 
 from knapcache.cli.output import print_table
@@ -38,8 +43,22 @@ from knapcache.cli.output import print_table
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 STATES = ("noticed", "timeout", "survived", "equivalent", "untested")
+MAX_TESTS, MAX_SECONDS = 60, 60.0
+"""Tests of one mutant, and the seconds that they took under coverage.py."""
+LIMIT = 60.0
+"""Tests of a mutant are ended after three times their seconds and these."""
+IGNORED = shutil.ignore_patterns(".*", "out", "results", "__pycache__")
+COVERAGE = """
+[run]
+parallel = true
+data_file = {folder}/data/all
+source_dirs = {folder}/tree/src
+patch = fork, _exit, subprocess
+context = ${{{context}-}}
+"""
 Mutant = dict[str, Any]
-"""area, file, line, operator, occurrence (of the operator in the file), old and new (first line that differs), state"""
+"""area, file, line, operator, occurrence (of the operator in the file), old and new (first line that differs), tests
+(their number), state"""
 
 
 class RemoveStatement:
@@ -58,6 +77,55 @@ class RemoveStatement:
         return Keyword("pass", node.start_pos, prefix=node.get_first_leaf().prefix)
 
 
+class CoveringTests:
+    """The tests that run each line, from a run of the suite under coverage.py. Tests that failed are left out."""
+
+    def __init__(self, data: Path) -> None:
+        from coverage import CoverageData
+
+        seconds: dict[str, float] = json.loads(data.with_suffix(".json").read_text(encoding="utf-8"))
+        self._seconds = {test: taken for test, taken in seconds.items() if taken <= MAX_SECONDS}
+        measured = CoverageData(str(data))
+        measured.read()
+        self._lines: dict[str, dict[int, list[str]]] = {}
+        self._sizes: Counter[str] = Counter()
+        for path in measured.measured_files():
+            lines = measured.contexts_by_lineno(path)
+            self._lines[path[path.index("src/") :]] = lines
+            self._sizes.update(itertools.chain.from_iterable(lines.values()))
+
+    def of(self, file: str, lines: Sequence[int]) -> tuple[list[str], float]:
+        """Return the tests that run one of the lines, or else those of the file, and the seconds that they may take."""
+        by_line = self._lines.get(file, {})
+        found = {test for line in lines for test in by_line.get(line, ())} & self._seconds.keys()
+        found = found or {test for tests in by_line.values() for test in tests} & self._seconds.keys()
+        ordered, taken = sorted(found, key=lambda test: (self._sizes[test], test))[:MAX_TESTS], 0.0
+        chosen = [test for test in ordered if (taken := taken + self._seconds[test]) <= MAX_SECONDS]
+        return chosen, LIMIT + 3 * taken
+
+
+def run_suite(data: Path) -> None:
+    """Run the suite in a copy of the tree, and write what it ran: `data`, and the seconds of its tests beside it."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy, config = Path(folder, "tree"), Path(folder, "coverage.ini")
+        shutil.copytree(ROOT, copy, ignore=IGNORED)
+        config.write_text(COVERAGE.format(folder=folder, context=CONTEXT), encoding="utf-8")
+        Path(folder, "data").mkdir()
+        environment = environment_of(copy) | {SECONDS: str(data.with_suffix(".json").absolute())}
+        environment["PYTHONPATH"] += f":{copy}/bench"
+        coverage = [sys.executable, "-m", "coverage"]
+        suite = [*coverage, "run", f"--rcfile={config}", "-m", *CONFIG["suite"].split(), "-p", "_covering_tests"]
+        done = subprocess.run(suite, cwd=copy, env=environment)
+        if done.returncode not in (0, 1):  # 1: a test failed, it is left out
+            raise SystemExit(f"the suite ended with exit code {done.returncode}")
+        subprocess.run([*coverage, "combine", f"--rcfile={config}", "--quiet"], cwd=copy, check=True)
+        shutil.move(f"{folder}/data/all", data)
+
+
+def environment_of(tree: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": f"{tree}/src:{tree}/experiments:{tree}"}
+
+
 def find_operator(name: str) -> Any:
     """Return an operator of Cosmic Ray, or the one above."""
     from cosmic_ray import plugins
@@ -65,86 +133,108 @@ def find_operator(name: str) -> Any:
     return RemoveStatement() if name == "RemoveStatement" else plugins.get_operator(f"core/{name}")()
 
 
-def mutants_of(area: str, seed: int) -> Iterator[Mutant]:
-    """Yield the mutants of an area in random order, by a hash: a change of the source leaves most in place."""
+def draw_mutants(patterns: Sequence[str], number: int, seed: int, tests: CoveringTests) -> list[Mutant]:
+    """Draw mutants in random order, by a hash: a change of the source leaves most in place."""
     from cosmic_ray.ast import ast_nodes, get_ast
     from cosmic_ray.mutating import mutate_code
 
-    found = []
-    for file in (file for pattern in CONFIG["areas"][area]["files"] for file in ROOT.glob(pattern)):
+    found: list[tuple[str, str, int, int]] = []
+    for file in sorted({file for pattern in patterns for file in ROOT.glob(pattern)}):
         nodes = list(ast_nodes(get_ast(file.read_text(encoding="utf-8"))))
         for name in CONFIG["operators"] if file.name not in CONFIG["skip"] else ():
             operator = find_operator(name)
             starts = (start for node in nodes for start, _ in operator.mutation_positions(node))
             found += [(str(file.relative_to(ROOT)), name, k, line) for k, (line, _) in enumerate(starts)]
+    equivalent = [{name: known[name] for name in known if name != "reason"} for known in CONFIG["equivalent"]]
+    mutants: list[Mutant] = []
     for path, name, k, line in sorted(found, key=lambda m: hashlib.sha256(repr((seed, m[:3])).encode()).digest()):
         source = (ROOT / path).read_text(encoding="utf-8")
         mutated = mutate_code(source, find_operator(name), k)
-        pairs = zip(source.split("\n"), mutated.split("\n"), strict=False)
-        old, new = next((a.strip(), b.strip()) for a, b in pairs if a != b)
-        if not re.match(CONFIG["ignored"], old):
-            mutant = {"area": area, "file": path, "line": line, "operator": name, "occurrence": k}
-            yield mutant | {"old": old, "new": new, "state": "untested"}
-
-
-def run_area(area: str, number: int, seed: int) -> list[Mutant]:
-    """Draw mutants of an area, and test them in a copy of the tree. Return them with their states."""
-    from cosmic_ray.mutating import use_mutation
-    from cosmic_ray.testing import run_tests
-
-    tests = [path.relative_to(ROOT) for name in CONFIG["areas"][area]["tests"] for path in sorted(ROOT.glob(name))]
-    equivalent = [{name: known[name] for name in known if name != "reason"} for known in CONFIG["equivalent"]]
-    mutants, limit = list(islice(mutants_of(area, seed), number)), 3600.0
-    with tempfile.TemporaryDirectory() as folder:
-        copy = f"{folder}/tree"
-        shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "out", "results", "__pycache__"))
-        os.chdir(copy)
-        # Kernels are not compiled: one changed file would compile all of them.
-        os.environ |= {"PYTHONPATH": f"{copy}/src:{copy}/experiments:{copy}", "KNAPCACHE_COMPILE": "0"}
-        for mutant in (mutants[0] | {"operator": "NoOp", "old": "", "new": ""}, *mutants):
-            if any(known.items() <= mutant.items() for known in equivalent):
-                mutant["state"] = "equivalent"
-                continue
-            # Tests that have the name of the file come first: they end most runs.
-            ordered = sorted(tests, key=lambda test: Path(mutant["file"]).stem not in test.name)
-            command = " ".join([sys.executable, "-m", CONFIG["tests"], *map(str, ordered)])
-            began = time.monotonic()
-            with use_mutation(Path(mutant["file"]), find_operator(mutant["operator"]), mutant["occurrence"]):
-                outcome, output = run_tests(command, limit)
-            seconds = time.monotonic() - began
-            late = output == "timeout" or re.search("^E .*TooSlow: |ran again, more than", output, re.M)
-            mutant["state"] = outcome.value if outcome.value == "survived" else STATES[bool(late)]
-            failed = " ".join(re.findall("^(?:FAILED|ERROR).*", output, re.M))
-            if mutant["operator"] != "NoOp":
-                print("{state}, {0:.0f} s: {file}:{line} {old} → {new}".format(seconds, **mutant), failed, flush=True)
-            elif mutant["state"] == "survived":
-                print(f"{area}: tests take {seconds:.0f} s", flush=True)
-                limit = 30 + 3 * seconds
-            else:
-                print(f"{area}: tests fail without a mutant:\n{output[-3000:]}", flush=True)
-                break
-        os.chdir(ROOT)
+        pairs = zip(itertools.count(1), source.split("\n"), mutated.split("\n"), strict=False)
+        at, old, new = next((at, a.strip(), b.strip()) for at, a, b in pairs if a != b)
+        if re.match(CONFIG["ignored"], old):
+            continue
+        mutant = {"area": area_of(path), "file": path, "line": at, "operator": name, "occurrence": k}
+        chosen, limit = tests.of(path, (at, line))
+        mutant |= {"old": old, "new": new, "tests": chosen, "limit": limit}
+        known = any(same.items() <= mutant.items() for same in equivalent)
+        mutants.append(mutant | {"state": "equivalent" if known else "untested"})
+        if len(mutants) == number:
+            break
     return mutants
+
+
+def area_of(path: str) -> str:
+    """Return the folder below src/knapcache; for features and the proxy the folder below these."""
+    parts = Path(path).parts[2:-1]
+    return "/".join(parts[: 2 if parts[:1] in (("proxy",), ("features",)) else 1]) or "knapcache"
+
+
+def test_mutants(mutants: list[Mutant]) -> list[Mutant]:
+    """Test mutants in a copy of the tree. Return them with their states."""
+    from cosmic_ray.mutating import use_mutation
+
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, "tree")
+        shutil.copytree(ROOT, copy, ignore=IGNORED)
+        for mutant in mutants:
+            tests, limit, failed = mutant["tests"], mutant.pop("limit"), ""
+            mutant["tests"] = len(tests)
+            if mutant["state"] == "untested" and tests:
+                with use_mutation(copy / mutant["file"], find_operator(mutant["operator"]), mutant["occurrence"]):
+                    mutant["state"], failed = run_tests(copy, tests, limit)
+                if (
+                    mutant["state"] != "survived"
+                    and run_tests(copy, [failed] if failed else tests, limit)[0] != "survived"
+                ):
+                    mutant["state"] = "untested"
+            print("{state}: {file}:{line} {old} → {new}".format(**mutant), failed, flush=True)
+    return mutants
+
+
+def run_tests(tree: Path, tests: Sequence[str], limit: float) -> tuple[str, str]:
+    """Run tests until one fails. Return the state of the mutant in this tree, and the name of the test that failed."""
+    # Kernels are not compiled: one changed file would compile all of them.
+    environment = environment_of(tree) | {"KNAPCACHE_COMPILE": "0"}
+    command = [sys.executable, "-m", *CONFIG["tests"].split(), *tests]
+    with subprocess.Popen(
+        command, cwd=tree, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        start_new_session=True,
+    ) as process:  # fmt: skip
+        try:
+            output, _ = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return "timeout", ""
+    names = re.findall(r"^(?:FAILED|ERROR) (tests/.*?\.py::.*?)(?: - .*)?$", output, re.M)
+    return ("noticed" if process.returncode else "survived"), "".join(names[:1])
 
 
 def main() -> int:
     parser = options_for(__doc__, "mutation.json")
     parser.add_argument("--sample", type=int, default=300, help="number of mutants")
     parser.add_argument("--seed", type=int, default=1, help="seed of the sample")
-    parser.add_argument("--jobs", type=int, default=1, help="areas that are tested at the same time")
-    parser.add_argument("--areas", default=",".join(CONFIG["areas"]), help="names, separated by commas; all by default")
+    parser.add_argument("--jobs", type=int, default=1, help="mutants that are tested at the same time")
+    parser.add_argument(
+        "--files", nargs="+", default=["src/**/*.py"], metavar="PATTERN", help="files to put faults into"
+    )
+    parser.add_argument("--coverage", type=Path, metavar="FILE", help="file for what the suite runs; read if it exists")
     options = parser.parse_args()
-    areas = options.areas.split(",")
-    jobs = [(area, -(-options.sample // len(areas)), options.seed) for area in areas]
+    with tempfile.TemporaryDirectory() as folder:
+        data = options.coverage or Path(folder, "suite")
+        if not data.exists():
+            run_suite(data)
+        mutants = draw_mutants(options.files, options.sample, options.seed, CoveringTests(data))
     with multiprocessing.Pool(options.jobs) as pool:
-        mutants = [mutant for tested in pool.starmap(run_area, jobs, chunksize=1) for mutant in tested]
+        shares = [mutants[k :: options.jobs] for k in range(options.jobs)]
+        mutants = [mutant for tested in pool.map(test_mutants, shares, chunksize=1) for mutant in tested]
     rows = []
-    for area in [*areas, "total"]:
+    for area in [*sorted({mutant["area"] for mutant in mutants}), "total"]:
         counts = Counter(mutant["state"] for mutant in mutants if area in (mutant["area"], "total"))
         share = 1 - (counts["survived"] + counts["untested"]) / max(1, counts.total() - counts["equivalent"])
         rows.append({"area": area} | {state: counts[state] for state in STATES} | {"share": round(share, 4)})
     print_table(rows, title="Mutants")
-    survivors = [mutant for mutant in mutants if mutant["state"] == "survived"]
+    survivors = [mutant for mutant in mutants if mutant["state"] in ("survived", "untested")]
     write_result(options.out, "mutation", {"seed": options.seed, "areas": rows, "survivors": survivors})
     return int(rows[-1]["share"] < 0.95)
 
