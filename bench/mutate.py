@@ -4,8 +4,9 @@
 
 First the whole suite runs once under coverage.py, which notes the tests that run each line. Then Cosmic Ray makes the
 mutants, drawn at random from all possible ones: the same seed and source give the same sample. Each mutant is tested in
-a copy of the tree by tests that run its line, the most specific ones first: those that run the fewest lines in all.
-For a line that runs at import, and for a compiled kernel, these are tests that run another line of the file.
+a copy of the tree by tests that run its line: first those in files with the name of the module, then the most specific
+ones, which run the fewest lines in all. No test runs a line that runs at import, or a compiled kernel: then these are
+the tests of the folder.
 
 A mutant counts as noticed if a test fails, or takes so long that it is ended (timeout), and passes without the mutant.
 --coverage FILE keeps what the suite ran, and reads it if it is there: the sources must be the same.
@@ -95,13 +96,17 @@ class CoveringTests:
             self._sizes.update(itertools.chain.from_iterable(lines.values()))
 
     def of(self, file: str, lines: Sequence[int]) -> tuple[list[str], float]:
-        """Return the tests that run one of the lines, or else those of the file, and the seconds that they may take."""
-        by_line = self._lines.get(file, {})
+        """Return the tests of these lines, within the limits, and the seconds that they may take with a mutant."""
+        by_line, name = self._lines.get(file, {}), Path(file).stem
         found = {test for line in lines for test in by_line.get(line, ())} & self._seconds.keys()
-        found = found or {test for tests in by_line.values() for test in tests} & self._seconds.keys()
-        ordered, taken = sorted(found, key=lambda test: (self._sizes[test], test))[:MAX_TESTS], 0.0
-        chosen = [test for test in ordered if (taken := taken + self._seconds[test]) <= MAX_SECONDS]
-        return chosen, LIMIT + 3 * taken
+        folder = ["tests", *Path(file).parent.parts[2:]]
+        while not found and folder:
+            found = {test for test in self._seconds if test.startswith("/".join((*folder, "")))}
+            folder.pop()
+        ordered = sorted(found, key=lambda test: (name not in test.partition("::")[0], self._sizes[test], test))
+        totals = itertools.accumulate(self._seconds[test] for test in ordered)
+        chosen = [test for test, total in zip(ordered[:MAX_TESTS], totals, strict=False) if total <= MAX_SECONDS]
+        return chosen, LIMIT + 3 * sum(self._seconds[test] for test in chosen)
 
 
 def run_suite(data: Path) -> None:

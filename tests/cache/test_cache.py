@@ -321,6 +321,14 @@ def test_a_store_instance_is_used_and_closed(tmp_path: Path) -> None:
             store.apply(evict=[bytes(32)]).result()
 
 
+async def test_leaving_async_with_closes_the_store() -> None:
+    store = MemoryStore(1 << 20)
+    async with small_cache(store=store) as cache:
+        cache.put(CHAT, request_of(1), Upstream()(1)())
+    with pytest.raises(StoreError):
+        store.apply(evict=[bytes(32)]).result()
+
+
 def test_a_path_may_be_the_url_of_a_store(tmp_path: Path) -> None:
     with small_cache(path="memory:") as cache:
         assert isinstance(store_of(cache), MemoryStore)

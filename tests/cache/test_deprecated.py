@@ -67,6 +67,9 @@ async def test_old_names_work() -> None:
         assert old(cache, "get_or_call")(["a", 1], lambda: "other", name="elsewhere") == "other"
         assert await old(cache, "get_or_call_async")(["a", 1], result) == "got"
         assert cache.stats().hits == 3
+        for name, k in (("settle_answer", 3), ("settle_answer_async", 4)):
+            paid = old(cache, name)(old(cache, "lookup")(CHAT, request_of(k)), Reply(payload_of(k), cost=1.0))
+            assert (await paid if name.endswith("async") else paid).payload == payload_of(k)
         with pytest.raises(Uncacheable):
             old(cache, "get_or_call")(object(), lambda: 1)
         by_decorator = cache.cached(name="get_or_call")(lambda key: f"other {key}")
