@@ -1,6 +1,6 @@
-"""Plugin of pytest for bench/mutate.py: coverage.py notes the test that runs each line, and tests.json their seconds.
+"""Plugin of pytest for bench/mutate.py: coverage.py notes the test that runs each line, and a file gets their seconds.
 
-A process that a test starts belongs to that test by the environment: coverage.py reads its context from there.
+What a test runs in a process of its own is not noted: it would take twice as long, and tests with time limits fail.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-CONTEXT, SECONDS = "KNAPCACHE_TEST_CONTEXT", "KNAPCACHE_TEST_SECONDS"
-"""Variables of the environment: the id of the running test; the file for the seconds of all tests that passed."""
+SECONDS = "KNAPCACHE_TEST_SECONDS"
+"""Variable of the environment: the file for the seconds of all tests."""
 
 _seconds: dict[str, float] = {}
 
@@ -21,7 +21,6 @@ _seconds: dict[str, float] = {}
 def pytest_runtest_setup(item: pytest.Item) -> None:
     import coverage
 
-    os.environ[CONTEXT] = item.nodeid
     measured = coverage.Coverage.current()
     assert measured is not None
     measured.switch_context(item.nodeid)

@@ -36,7 +36,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from _covering_tests import CONTEXT, SECONDS
+from _covering_tests import SECONDS
 from _results import options_for, write_result
 
 from knapcache.cli.output import print_table
@@ -54,8 +54,7 @@ COVERAGE = """
 parallel = true
 data_file = {folder}/data/all
 source_dirs = {folder}/tree/src
-patch = fork, _exit, subprocess
-context = ${{{context}-}}
+patch = fork, _exit
 """
 Mutant = dict[str, Any]
 """area, file, line, operator, occurrence (of the operator in the file), old and new (first line that differs), tests
@@ -114,7 +113,7 @@ def run_suite(data: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         copy, config = Path(folder, "tree"), Path(folder, "coverage.ini")
         shutil.copytree(ROOT, copy, ignore=IGNORED)
-        config.write_text(COVERAGE.format(folder=folder, context=CONTEXT), encoding="utf-8")
+        config.write_text(COVERAGE.format(folder=folder), encoding="utf-8")
         Path(folder, "data").mkdir()
         environment = environment_of(copy) | {SECONDS: str(data.with_suffix(".json").absolute())}
         environment["PYTHONPATH"] += f":{copy}/bench"
