@@ -113,6 +113,13 @@ def test_a_running_proxy(tmp_path: Path, upstream: FakeUpstream, capsys: Capture
     assert rows["tls"] == ("ok", f"{made.cert} fits its key")
 
 
+def test_a_certificate_with_the_key_of_another(tmp_path: Path, capsys: Captured) -> None:
+    made, other = (make_certificate(tmp_path / name, "IP:127.0.0.1") for name in ("one", "other"))
+    kind, message = found(capsys, "tls", "--path", tmp_path / "data", "--tls-cert", made.cert, "--tls-key", other.key)
+    assert kind == "problem"
+    assert "key" in message
+
+
 def test_a_port_of_another_program(tmp_path: Path, upstream: FakeUpstream, capsys: Captured) -> None:
     port = int(upstream.url.rpartition(":")[2])
     code, rows = findings(capsys, "--path", tmp_path / "data", "--port", port, "--upstream", upstream.openai_url)

@@ -121,6 +121,7 @@ def test_reasons_and_frames_are_bounded() -> None:
     counts.consume_notes([note("used")])
     assert counts.totals.excluded[OTHER] == MAX_FRAMES + 50 - MAX_REASONS
     assert len(counts.totals.excluded) == MAX_REASONS + 1
+    assert SwapTotals.from_json(counts.totals.to_json()) == counts.totals
     assert len(counts.frames._frames) == MAX_FRAMES
     assert (counts.frames.get("used").requests, counts.frames.get("used").usd_labels) == (3, 0.5)
 

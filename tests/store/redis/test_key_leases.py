@@ -27,6 +27,7 @@ def test_one_leads_and_the_others_find_its_answer(url: str, open_store: OpenStor
     one.hand_over(entry)
     assert (two.lead(entry.key), owner.lead(entry.key)) == (entry, entry)
     lease.end()
+    assert not one._member.key_leases.remove(lease), "an ended lease is renewed no longer"
     owner.apply(evict=[entry.key]).result(60)
     assert isinstance(two.lead(entry.key), KeyLease)
 

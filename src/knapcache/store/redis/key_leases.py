@@ -142,7 +142,7 @@ class KeyLeases:
             lease.end()
 
     def end_later(self, lease: KeyLease) -> None:
-        """End a lease when the server answers. So many wait for that at most; others run out by themselves."""
+        """End a lease when the server answers. At most MAX_LATE leases wait for that; others run out by themselves."""
         with self._lock:
             if len(self._late) < MAX_LATE:
                 self._late.add(lease)
