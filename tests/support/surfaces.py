@@ -47,6 +47,8 @@ SOURCES = (
     "integrations.vllm.AdaptivePolicy",
 )
 """Public names of modules that `knapcache` does not import, because they need another library."""
+BOUNDS = ("ge", "gt", "le", "lt", "min_length", "max_length")
+"""Names of the limits that pydantic keeps for a field."""
 INTERNAL_HEADERS = {"x-knapcache-client", "x-knapcache-scheme"}
 """Headers between the processes of one proxy."""
 
@@ -120,13 +122,16 @@ def plug_ins() -> Iterator[str]:
 
 
 def settings() -> Iterator[str]:
-    """Yield every setting with its default, those of tables in lists included."""
+    """Yield every setting with its default and bounds, those of tables in lists included."""
     yield from fields_of(Settings, "")
 
 
 def fields_of(model: type[BaseModel], path: str) -> Iterator[str]:
     for name, field in model.model_fields.items():
-        yield f"{path}{name} {default_text(field)}".rstrip()
+        bounds = (
+            f"{kind}={getattr(limit, kind)}" for limit in field.metadata for kind in BOUNDS if hasattr(limit, kind)
+        )
+        yield " ".join(filter(None, (f"{path}{name}", default_text(field), *bounds)))
         for inner in models_in(field.annotation):
             yield from fields_of(inner, f"{path}{name}.")
 

@@ -205,7 +205,14 @@ def test_bad_options_are_refused(change: dict[str, Any], message: str) -> None:
 
 
 def test_options_at_their_bounds_are_accepted() -> None:
-    for change in ({"budget": 0.0}, {"budget": 1.0}, {"judge_price": 0.0}, {"requests": 1}, {"repeats": 1}, {"seed": 0}):
+    for change in (
+        {"budget": 0.0},
+        {"budget": 1.0},
+        {"judge_price": 0.0},
+        {"requests": 1},
+        {"repeats": 1},
+        {"seed": 0},
+    ):
         SwapOptions(**vars(OPTIONS) | change)
 
 

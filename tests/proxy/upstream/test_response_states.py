@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 
 import pytest
@@ -88,6 +89,25 @@ def test_states_before_the_end(run: Run, sent: bytes, state: ExchangeState, lost
                 await cancel(task)
                 assert response.state is ExchangeState.CLOSED
             await async_wait_until(lambda: not len(harness.client))
+
+    run(scenario())
+
+
+def test_nothing_keeps_a_response_that_was_read(run: Run) -> None:
+    """A timer that is left would keep it, and its body, until the idle timeout."""
+
+    async def script(connection: ServerConnection) -> None:
+        await connection.read_request()
+        await connection.send(HEAD + b"content-length: 2\r\n\r\n")
+        await asyncio.sleep(0.05)
+        await connection.send(b"ok")
+        await connection.wait_closed()
+
+    async def scenario() -> None:
+        async with client_harness(script, idle_timeout=60) as harness:
+            await (await harness.request()).read()
+            gc.collect()
+            assert not [found for found in gc.get_objects() if isinstance(found, Response)]
 
     run(scenario())
 
