@@ -5,8 +5,8 @@
 First the whole suite runs once under coverage.py, which notes the tests that run each line. Then Cosmic Ray makes the
 mutants, drawn at random from all possible ones: the same seed and source give the same sample. Each mutant is tested in
 a copy of the tree by tests that run its line: first those in files with the name of the module, then the most specific
-ones, which run the fewest lines in all. No test runs a line that runs at import, or a compiled kernel: then these are
-the tests of the folder.
+ones of each file, which run the fewest lines in all. Few tests, or none, run a compiled kernel, a line that runs at
+import, or one of a process that a test starts: then the other tests of the folder follow.
 
 A mutant counts as noticed if a test fails, or takes so long that it is ended (timeout), and passes without the mutant.
 --coverage FILE keeps what the suite ran, and reads it if it is there: the sources must be the same.
@@ -46,6 +46,8 @@ CONFIG = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="u
 STATES = ("noticed", "timeout", "survived", "equivalent", "untested")
 MAX_TESTS, MAX_SECONDS = 60, 60.0
 """Tests of one mutant, and the seconds that they took under coverage.py."""
+FIRST_TESTS, FEW_TESTS = 2, 10
+"""Tests of a file that come before other tests of any file; tests of a line that need no others of the folder."""
 LIMIT = 60.0
 """Tests of a mutant are ended after three times their seconds and these."""
 IGNORED = shutil.ignore_patterns(".*", "out", "results", "__pycache__")
@@ -77,6 +79,10 @@ class RemoveStatement:
         return Keyword("pass", node.start_pos, prefix=node.get_first_leaf().prefix)
 
 
+def file_of(test: str) -> str:
+    return test.partition("::")[0]
+
+
 class CoveringTests:
     """The tests that run each line, from a run of the suite under coverage.py. Tests that failed are left out."""
 
@@ -97,12 +103,16 @@ class CoveringTests:
     def of(self, file: str, lines: Sequence[int]) -> tuple[list[str], float]:
         """Return the tests of these lines, within the limits, and the seconds that they may take with a mutant."""
         by_line, name = self._lines.get(file, {}), Path(file).stem
-        found = {test for line in lines for test in by_line.get(line, ())} & self._seconds.keys()
-        folder = ["tests", *Path(file).parent.parts[2:]]
-        while not found and folder:
-            found = {test for test in self._seconds if test.startswith("/".join((*folder, "")))}
+        running = {test for line in lines for test in by_line.get(line, ())} & self._seconds.keys()
+        found, folder = set(running), ["tests", *Path(file).parent.parts[2:]]
+        while len(found) < FEW_TESTS and folder:
+            found |= {test for test in self._seconds if test.startswith("/".join((*folder, "")))}
             folder.pop()
-        ordered = sorted(found, key=lambda test: (name not in test.partition("::")[0], self._sizes[test], test))
+        ordered = sorted(found, key=lambda test: (self._sizes[test], test))
+        places: Counter[str] = Counter()  # a file with many tests leaves room for those of others
+        for test in ordered:
+            places[test] = places[file_of(test)] = places[file_of(test)] + 1
+        ordered.sort(key=lambda test: (test not in running, name not in file_of(test), places[test] > FIRST_TESTS))
         totals = itertools.accumulate(self._seconds[test] for test in ordered)
         chosen = [test for test, total in zip(ordered[:MAX_TESTS], totals, strict=False) if total <= MAX_SECONDS]
         return chosen, LIMIT + 3 * sum(self._seconds[test] for test in chosen)
@@ -184,14 +194,12 @@ def test_mutants(mutants: list[Mutant]) -> list[Mutant]:
         for mutant in mutants:
             tests, limit, failed = mutant["tests"], mutant.pop("limit"), ""
             mutant["tests"] = len(tests)
-            if mutant["state"] == "untested" and tests:
+            while tests and mutant["state"] == "untested":
                 with use_mutation(copy / mutant["file"], find_operator(mutant["operator"]), mutant["occurrence"]):
-                    mutant["state"], failed = run_tests(copy, tests, limit)
-                if (
-                    mutant["state"] != "survived"
-                    and run_tests(copy, [failed] if failed else tests, limit)[0] != "survived"
-                ):
-                    mutant["state"] = "untested"
+                    state, failed = run_tests(copy, tests, limit)
+                if state == "survived" or run_tests(copy, [failed] if failed else tests, limit)[0] == "survived":
+                    mutant["state"] = state
+                tests = [test for test in tests if failed and test != failed]  # it fails without the mutant, too
             print("{state}: {file}:{line} {old} → {new}".format(**mutant), failed, flush=True)
     return mutants
 
