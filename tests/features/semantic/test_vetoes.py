@@ -71,6 +71,7 @@ SAME = [
     ("Summarize World War II", "Summarize World War 2"),
     ("What is 3 + 4?", "What is 3 plus 4?"),
     ("Is it cold at -5 degrees?", "Is it cold at minus 5 degrees?"),
+    ("5 is positive or negative", "Is 5 positive or negative"),
 ]
 
 

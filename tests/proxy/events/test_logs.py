@@ -288,6 +288,8 @@ def test_warnings_are_logged_and_a_second_call_replaces_the_handler() -> None:
     assert "py.warnings" in found
     assert "abcdefgh" not in found
     assert first.text() == ""
+    third = configure(stream=io.StringIO())
+    assert [handler for handler in logging.getLogger().handlers if isinstance(handler, LogHandler)] == [third]
 
 
 def test_a_pipe_that_is_not_read_blocks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
