@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-SECONDS = "KNAPCACHE_TEST_SECONDS"
-"""Variable of the environment: the file for the seconds of all tests."""
+SECONDS = "COVERING_TESTS_SECONDS"
+"""Variable of the environment: the file for the seconds of all tests. With KNAPCACHE_ it would be a setting."""
 
 _seconds: dict[str, float] = {}
 

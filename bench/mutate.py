@@ -50,7 +50,7 @@ FIRST_TESTS, FEW_TESTS = 2, 10
 """Tests of a file that come before other tests of any file; tests of a line that need no others of the folder."""
 LIMIT = 60.0
 """Tests of a mutant are ended after three times their seconds and these."""
-IGNORED = shutil.ignore_patterns(".*", "out", "results", "__pycache__")
+IGNORED = shutil.ignore_patterns(".git", ".venv*", ".peers", ".*_cache", ".hypothesis", "out", "__pycache__")
 COVERAGE = """
 [run]
 parallel = true
