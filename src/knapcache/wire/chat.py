@@ -77,14 +77,21 @@ def merge_chunks(events: Iterable[SseEvent], kind: str) -> tuple[dict[str, Any],
     """Merge the chunks of a stream. Return the answer and its choices, ordered by index."""
     answer: dict[str, Any] = {"id": None, "object": kind}
     choices: dict[int, dict[str, Any]] = {}
+    same: dict[str, Any] = {}
     for chunk in chunks(events):
-        for name, value in chunk.items():
-            if name not in ("object", "choices", PADDING) and (value is not None or name not in answer):
-                answer[name] = value
-        deltas = chunk.get("choices") or []
-        if not isinstance(deltas, list) or not all(isinstance(delta, dict) for delta in deltas):
+        deltas = chunk.pop("choices", None) or []
+        chunk.pop("object", None)
+        chunk.pop(PADDING, None)
+        if chunk != same:  # all but a few repeat the fields of the one before
+            same = chunk
+            for name, value in chunk.items():
+                if value is not None or name not in answer:
+                    answer[name] = value
+        if not isinstance(deltas, list):
             raise Incomplete("choices is not a list of objects")
         for delta in deltas:
+            if not isinstance(delta, dict):
+                raise Incomplete("choices is not a list of objects")
             index = delta.get("index", 0)
             if type(index) is not int:
                 raise Incomplete("the index of a choice is not an integer")

@@ -60,17 +60,19 @@ def join_texts(node: Any) -> Any:
 def merge_delta(whole: dict[str, Any], delta: Mapping[str, Any]) -> None:
     """Merge a delta into `whole`, in place. The delta is neither changed nor referenced. Call `join_texts` at last."""
     for name, value in delta.items():
-        before = whole.get(name)
-        if type(value) is str and type(before) is TextParts and name not in SPECIAL_TEXTS:  # most deltas
+        if value is None:
+            whole.setdefault(name)
+            continue
+        before, kind = whole.get(name), type(value)
+        if kind is str and type(before) is TextParts and name not in SPECIAL_TEXTS:  # most deltas
             before.append(value)
-        elif value is None or before is None:
-            if value is not None or name not in whole:
-                whole[name] = copy_delta(value)
-        elif isinstance(before, (str, TextParts)) and isinstance(value, str):
-            whole[name] = merge_text(name, before, value)
-        elif isinstance(before, dict) and isinstance(value, dict):
+        elif before is None:
+            whole[name] = copy_delta(value)
+        elif kind is dict and isinstance(before, dict):
             merge_delta(before, value)
-        elif isinstance(before, list) and not isinstance(before, TextParts) and isinstance(value, list):
+        elif kind is str and isinstance(before, (str, TextParts)):
+            whole[name] = merge_text(name, before, value)
+        elif kind is list and isinstance(before, list) and not isinstance(before, TextParts):
             merge_list(before, value)
         else:
             whole[name] = value

@@ -312,9 +312,11 @@ class RequestCycle(RequestResponseCycle):
         if not self.disconnected:
             transport = self.transport
             # A closed TLS transport of asyncio has no buffer any more, and raises AttributeError.
-            if not transport.is_closing() and transport.get_write_buffer_size() > MAX_UNREAD:
+            if transport.is_closing():
+                self.disconnected = True
+            elif transport.get_write_buffer_size() > MAX_UNREAD:
                 transport.abort()
-            self.disconnected = transport.is_closing()
+                self.disconnected = True
         return self.disconnected
 
     def write(self, body: bytes, more: bool = True) -> None:
