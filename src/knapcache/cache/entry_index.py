@@ -292,3 +292,8 @@ def entry_table(infos: list[EntryInfo], requests: dict[bytes, float]) -> EntryTa
 def request_counts(policy: Policy, ids: IdArray) -> npt.NDArray[np.float64]:
     """Return the requests of some ids as the policy counts them. At least 1: an entry was requested at least once."""
     return np.asarray(np.maximum(policy.request_counts(ids), 1.0))
+
+
+def request_count(policy: Policy, i: int) -> float:
+    """Return `request_counts` of one id."""
+    return max(policy.request_count(i), 1.0)

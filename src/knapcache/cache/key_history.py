@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from knapcache.cache.entry_index import EntryIndex, request_counts
+from knapcache.cache.entry_index import EntryIndex, request_count
 from knapcache.cache.ids import IdTable
 from knapcache.errors import CorruptState
 from knapcache.kernel import Records
@@ -93,16 +93,16 @@ class KeyHistory:
         """Record that entries were evicted for the answer of id i."""
         if not victims:
             return
-        requests = request_counts(self._policy, np.array([*victims, i], np.int64)).tolist()
-        for victim, count in zip(victims, requests, strict=False):
+        rival = entry.size, entry.cost, request_count(self._policy, i)
+        for victim in victims:
             if victim != i:
-                self._add(victim, cause, entry.created, count, (entry.size, entry.cost, requests[-1]))
+                self._add(victim, cause, entry.created, request_count(self._policy, victim), rival)
 
     def note_settled(self, i: int, entry: Entry, cause: str | None, victims: Sequence[int] = ()) -> None:
         """Keep the request of an answer that was paid for. Record why it was not stored, and what it displaced."""
         self.note_evicted("evicted", victims, i, entry)
         if cause is not None:
-            requests = float(request_counts(self._policy, np.array([i], np.int64))[0])
+            requests = request_count(self._policy, i)
             numbers = (0.0, float(entry.size), entry.cost, requests, 0.0, 0.0, 0.0)
             self._write(entry.key, cause, entry.created, *numbers)
         size = len(entry.request)

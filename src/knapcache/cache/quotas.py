@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from knapcache.cache.entry_index import EntryIndex, request_counts
+from knapcache.cache.entry_index import EntryIndex, request_count, request_counts
 from knapcache.errors import CorruptState, InvalidInput
 from knapcache.policy.base import Policy
 
@@ -92,7 +92,7 @@ class Quotas:
             i, requests = victims.popleft()
             counted = self._tenants[i] == number and i != newcomer
             # A rise of less than half is decay noise, not a request.
-            if counted and request_counts(self._policy, np.array([i]))[0] < requests + 0.5:
+            if counted and request_count(self._policy, i) < requests + 0.5:
                 return i
 
     def _ranked(self, tenant: str, newcomer: int) -> list[tuple[int, float]]:

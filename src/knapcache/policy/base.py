@@ -225,6 +225,10 @@ class Policy:
             return np.asarray(self.rows["requests"][ids], np.float64)
         return np.ones(len(ids))
 
+    def request_count(self, i: int) -> float:
+        """Return `request_counts` of one id."""
+        return float(self.request_counts(np.array([i]))[0])
+
     def inherit(self, i: int, other: int) -> None:
         """Let id `i`, which is not resident, start with at least as many requests as id `other`.
 

@@ -9,6 +9,7 @@ violation raises AssertionError with the check, the capacity and the event.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -37,6 +38,9 @@ class ModelCache:
     def arrive(self, i: int) -> bool:
         hit = self.policy.arrive(i)
         self.expect(hit == (i in self.held), f"arrive({i}) returned {hit}, expected {not hit}")
+        other = (i + self.event) % self.policy.ids
+        count, counts = self.policy.request_count(other), self.policy.request_counts(np.array([other]))
+        self.expect(math.isclose(count, counts[0]), f"request_count({other}) is {count}, not {counts[0]}")
         self.check()
         return hit
 

@@ -315,6 +315,10 @@ class Adaptive(HeapPolicy):
         decay = 2.0 ** ((self.rows["last"][ids] - self.head["t"][0]) / HALF_LIVES[0])
         return np.asarray(self.rows["recent"][ids, 0] * decay)
 
+    def request_count(self, i: int) -> float:  # a tenth of the time: every eviction is recorded with it
+        age = float(self.head["t"][0]) - float(self.rows["last"][i])
+        return float(self.rows["recent"][i, 0]) * 2.0 ** (-age / HALF_LIVES[0])
+
     def inherit(self, i: int, other: int) -> None:
         rows = self.rows  # counts are discounted up to the last request of their id
         decay = 2.0 ** ((rows["last"][other] - rows["last"][i]) / np.array(HALF_LIVES))
