@@ -6,7 +6,7 @@ First the whole suite runs once under coverage.py, which notes the tests that ru
 mutants, drawn at random from all possible ones: the same seed and source give the same sample. Each mutant is tested in
 a copy of the tree by tests that run its line: first those in files with the name of the module, then the most specific
 ones of each file, which run the fewest lines in all. Few tests, or none, run a compiled kernel, a line that runs at
-import, or one of a process that a test starts: then the other tests of the folder follow.
+import, or one of a process that a test starts: then those of the public surfaces and of the folder follow.
 
 A mutant counts as noticed if a test fails, or takes so long that it is ended (timeout), and passes without the mutant.
 --coverage FILE keeps what the suite ran, and reads it if it is there: the sources must be the same.
@@ -40,6 +40,7 @@ from _covering_tests import SECONDS
 from _results import options_for, write_result
 
 from knapcache.cli.output import print_table
+from knapcache.kernel import source_digest
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
@@ -50,6 +51,8 @@ FIRST_TESTS, FEW_TESTS = 2, 10
 """Tests of a file that come before other tests of any file; tests of a line that need no others of the folder."""
 LIMIT = 60.0
 """Tests of a mutant are ended after three times their seconds and these."""
+PLAIN_TESTS, PLAIN_LIMIT = 30, 5.0
+"""Tests of a mutant in a package with kernels, which then run as Python, and how much longer they may take."""
 IGNORED = shutil.ignore_patterns(".git", ".venv*", ".peers", ".*_cache", ".hypothesis", "out", "__pycache__")
 COVERAGE = """
 [run]
@@ -105,6 +108,8 @@ class CoveringTests:
         by_line, name = self._lines.get(file, {}), Path(file).stem
         running = {test for line in lines for test in by_line.get(line, ())} & self._seconds.keys()
         found, folder = set(running), ["tests", *Path(file).parent.parts[2:]]
+        if len(found) < FEW_TESTS:
+            found |= {test for test in self._seconds if file_of(test) in CONFIG["surfaces"]}
         while len(found) < FEW_TESTS and folder:
             found |= {test for test in self._seconds if test.startswith("/".join((*folder, "")))}
             folder.pop()
@@ -191,23 +196,39 @@ def test_mutants(mutants: list[Mutant]) -> list[Mutant]:
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, "tree")
         shutil.copytree(ROOT, copy, ignore=IGNORED)
+        compile_kernels = [sys.executable, "-m", *CONFIG["compile_kernels"].split()]
+        subprocess.run(compile_kernels, cwd=copy, env=environment_of(copy), check=True)
+        digest = kernels_digest(copy)
         for mutant in mutants:
             tests, limit, failed = mutant["tests"], mutant.pop("limit"), ""
+            place = copy / mutant["file"], find_operator(mutant["operator"]), mutant["occurrence"]
+            with use_mutation(*place):
+                compiled = kernels_digest(copy) == digest  # otherwise all kernels would have to be compiled
+            if not compiled:
+                tests, limit = tests[:PLAIN_TESTS], PLAIN_LIMIT * limit
             mutant["tests"] = len(tests)
             while tests and mutant["state"] == "untested":
-                with use_mutation(copy / mutant["file"], find_operator(mutant["operator"]), mutant["occurrence"]):
-                    state, failed = run_tests(copy, tests, limit)
-                if state == "survived" or run_tests(copy, [failed] if failed else tests, limit)[0] == "survived":
+                with use_mutation(*place):
+                    state, failed = run_tests(copy, tests, limit, compiled)
+                rest = [failed] if failed else tests
+                if state == "survived" or run_tests(copy, rest, limit, compiled)[0] == "survived":
                     mutant["state"] = state
                 tests = [test for test in tests if failed and test != failed]  # it fails without the mutant, too
             print("{state}: {file}:{line} {old} → {new}".format(**mutant), failed, flush=True)
     return mutants
 
 
-def run_tests(tree: Path, tests: Sequence[str], limit: float) -> tuple[str, str]:
-    """Run tests until one fails. Return the state of the mutant in this tree, and the name of the test that failed."""
-    # Kernels are not compiled: one changed file would compile all of them.
-    environment = environment_of(tree) | {"KNAPCACHE_COMPILE": "0"}
+def kernels_digest(tree: Path) -> bytes:
+    """Return a digest of the sources that compiled kernels depend on."""
+    return source_digest.__wrapped__(tree / "src" / "knapcache")
+
+
+def run_tests(tree: Path, tests: Sequence[str], limit: float, compiled: bool) -> tuple[str, str]:
+    """Run tests until one fails. Return the state of the mutant in this tree, and the name of the test that failed.
+
+    compiled   with compiled kernels
+    """
+    environment = environment_of(tree) | {"KNAPCACHE_COMPILE": str(int(compiled))}
     command = [sys.executable, "-m", *CONFIG["tests"].split(), *tests]
     with subprocess.Popen(
         command, cwd=tree, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
