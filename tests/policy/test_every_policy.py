@@ -184,6 +184,14 @@ def test_check_detects_a_wrong_total(name: str) -> None:
         policy.check()
 
 
+def test_check_detects_a_hand_outside_of_the_queue() -> None:
+    policy = registry.find("sieve").build(40, IDS)
+    policy.settle(0, 3, 1.0)
+    policy.head["hand"] = 1
+    with pytest.raises(CorruptState, match="hand"):
+        policy.check()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -191,8 +199,10 @@ def test_check_detects_a_wrong_total(name: str) -> None:
         ({"alpha": float("nan")}, "alpha"),
         ({"beta": -1.0}, "beta"),
         ({"capacity": 0}, "capacity"),
+        ({"capacity": 2**62 + 1}, "capacity"),
         ({"capacity": 1.5}, "whole number"),
         ({"ids": 0}, "ids"),
+        ({"ids": 2**31 + 1}, "ids"),
     ],
 )
 def test_bad_arguments(options: dict[str, Any], message: str) -> None:

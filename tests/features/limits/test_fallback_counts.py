@@ -12,6 +12,7 @@ import pytest
 
 from knapcache.errors import StoreError
 from knapcache.features.limits.core import (
+    BEAT_SECONDS,
     CallAmounts,
     Charge,
     LimitValues,
@@ -35,6 +36,7 @@ class FailingCounts(SqliteCounts):
     """Counters that can be switched off."""
 
     away = False
+    beats = 0
 
     def apply(self, operations: Sequence[Operation], now: float) -> list[Result]:
         if self.away:
@@ -45,6 +47,7 @@ class FailingCounts(SqliteCounts):
         if self.away:
             raise StoreError("the server does not answer")
         super().beat(in_flight, now)
+        self.beats += 1
 
 
 def is_admitted(counts: FallbackCounts) -> bool:
@@ -98,6 +101,16 @@ def test_shared_counters_that_fail_are_not_asked_by_every_request() -> None:
     assert not counts.reason
     assert usage(shared).in_flight.calls == 3, "a beat tells of the calls that began meanwhile"
     counts.close(NOW)
+
+
+def test_calls_in_flight_are_told_at_most_every_beat() -> None:
+    shared, clock = FailingCounts(), Clock(100.0)
+    counts = FallbackCounts(shared, clock)
+    assert is_admitted(counts)
+    for seconds, beats in ((0.0, 1), (BEAT_SECONDS - 0.1, 1), (0.2, 2)):
+        clock.now += seconds
+        counts.beat(NOW)
+        assert shared.beats == beats
 
 
 def test_nothing_is_told_without_limits() -> None:
