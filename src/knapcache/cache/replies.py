@@ -5,8 +5,7 @@ how large its entry is, and whether the policy admits it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Self
 
 import orjson
@@ -21,9 +20,6 @@ from knapcache.price import Meter
 from knapcache.price.input_tokens import input_tokens
 from knapcache.price.meter import Bill, token_count
 from knapcache.store.base import Clock, Entry, Lease
-
-Settle = Callable[[list[tuple[int, Entry]]], list[bool]]
-"""Decides about the entries of ids. Returns of each whether it is admitted."""
 
 
 class FetchResult(NamedTuple):
@@ -65,53 +61,22 @@ class ReplyProcessor:
 
         ended: Unix time at which the call ended; None: now.
         """
-
-        def settle(answers: list[tuple[int, Entry]]) -> list[bool]:
-            if answers:
-                return [self._coordinator.role.settle(*answers[0], blocking=blocking, lease=lease)]
-            if lease is not None:
-                self.end(lease, blocking=blocking)
-            return []
-
+        request = lookup.request
+        assert request
+        bill, model = self._bill(request, reply, seconds), reply.model or request.model
         created = self._clock() if ended is None else ended
-        return self._complete([(lookup, reply, seconds)], created, settle, store=store)[0]
-
-    def _complete(
-        self, calls: Sequence[tuple[Lookup, Reply, float]], created: float, settle: Settle, *, store: bool = True
-    ) -> list[FetchResult]:
-        """Return the results of calls, with the seconds that they took. settle: decides about ids and entries."""
-        priced: list[tuple[KeyedRequest, Reply, Bill, str]] = []
-        answers: list[tuple[int, Entry]] = []
-        entries: list[Entry | None] = []
-        admitted: dict[bytes, bool] = {}
+        entry, admitted = None, False
         try:
-            for lookup, reply, seconds in calls:
-                request = lookup.request
-                assert request
-                bill, model = self._bill(request, reply, seconds), reply.model or request.model
-                priced.append((request, reply, bill, model))
-                can_store = store and reply.cacheable
-                entries.append(self._entry(request, reply, bill, model, created) if can_store else None)
-                if (entry := entries[-1]) is not None:
-                    answers.append((lookup.id, entry))
-            settled = settle(answers)
-            admitted = {entry.key: admit for (_, entry), admit in zip(answers, settled, strict=True)}
+            if store and reply.cacheable:
+                entry = self._entry(request, reply, bill, model, created)
+            if entry is not None:
+                admitted = self._coordinator.role.settle(lookup.id, entry, blocking=blocking, lease=lease)
+            elif lease is not None:
+                self.end(lease, blocking=blocking)
         finally:  # it was paid for, whatever happens
-            for request, _, bill, model in priced:
-                self._ledger.add_spent(model, request.tenant, bill, admitted=admitted.get(request.key.digest, False))
-        return [
-            FetchResult(
-                payload=reply.payload,
-                meta=reply.meta,
-                model=model,
-                bill=bill,
-                created=created,
-                size=entry.size if entry else 0,
-                fresh=True,
-                admitted=admitted.get(request.key.digest, False),
-            )
-            for (request, reply, bill, model), entry in zip(priced, entries, strict=True)
-        ]
+            self._ledger.add_spent(model, request.tenant, bill, admitted=admitted)
+        size = 0 if entry is None else entry.size
+        return FetchResult(reply.payload, reply.meta, model, bill, created, size, True, admitted)
 
     def finish(self, lookup: Lookup, result: FetchResult, *, shared: bool) -> Answer:
         """Count how a request was served, and return its answer. `shared`: another request made the call."""
@@ -161,13 +126,28 @@ class ReplyProcessor:
 
     def settle_answers(self, calls: Sequence[tuple[Lookup, Reply]], *, blocking: bool) -> list[Answer]:
         """Complete lookups of different keys, whose misses are counted already. Return the answers."""
-        now, answers = time.perf_counter(), []
-        timed = [(lookup, reply, now - lookup.started) for lookup, reply in calls]
-        settle = partial(self._coordinator.role.settle_many, blocking=blocking)
-        for (lookup, _), result in zip(calls, self._complete(timed, self._clock(), settle), strict=True):
-            assert lookup.request is not None
-            answers.append(self._answer(result, lookup.request, "miss"))
-        return answers
+        now, created = time.perf_counter(), self._clock()
+        found: list[tuple[KeyedRequest, FetchResult]] = []
+        entries: list[tuple[int, Entry]] = []
+        admitted: dict[bytes, bool] = {}
+        try:
+            for lookup, reply in calls:
+                request = lookup.request
+                assert request
+                bill, model = self._bill(request, reply, now - lookup.started), reply.model or request.model
+                result = FetchResult(reply.payload, reply.meta, model, bill, created, 0, True, False)
+                found.append((request, result))
+                entry = self._entry(request, reply, bill, model, created) if reply.cacheable else None
+                if entry is not None:
+                    entries.append((lookup.id, entry))
+                    found[-1] = request, result._replace(size=entry.size)
+            settled = self._coordinator.role.settle_many(entries, blocking=blocking)
+            admitted = {entry.key: admit for (_, entry), admit in zip(entries, settled, strict=True)}
+        finally:
+            for request, result in found:
+                in_cache = admitted.get(request.key.digest, False)
+                self._ledger.add_spent(result.model, request.tenant, result.bill, admitted=in_cache)
+        return [self._answer(result, request, "miss") for request, result in found]
 
     def _bill(self, request: KeyedRequest, reply: Reply, seconds: float) -> Bill:
         if not isinstance(reply, Reply):
