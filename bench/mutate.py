@@ -11,6 +11,8 @@ import, or one of a process that a test starts: then those of the public surface
 A mutant counts as noticed if a test fails, or takes so long that it is ended (timeout), and passes without the mutant.
 --coverage FILE keeps what the suite ran, and reads it if it is there: the sources must be the same.
 
+Faults run with your rights: one of them replaced /dev/null, as root. Use a machine that may break.
+
 mutmut 3.8 was tried: it needs all tests to pass with a wrapper around each function, whose frames triple the depth of
 recursion. tests/keys fails that way.
 

@@ -168,15 +168,20 @@ def test_an_unusable_json_path_is_reported(trace: Path, tmp_path: Path, capsys: 
     assert (tmp_path / "file").read_text() == "precious"
 
 
-def test_links_and_devices_are_written_through(trace: Path, tmp_path: Path, capsys: Captured) -> None:
-    (tmp_path / "link.json").symlink_to("rows.json")
+def test_links_and_pipes_are_written_through(trace: Path, tmp_path: Path, capsys: Captured) -> None:
+    link, pipe = tmp_path / "link.json", tmp_path / "pipe"
+    link.symlink_to("rows.json")
+    os.mkfifo(pipe)  # not a device: a fault would replace it
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     common = ["replay", str(trace), "--policy", "lru", "--capacity", "5", "--jobs", "1", "--json"]
-    for target in (str(tmp_path / "link.json"), os.devnull):
-        assert main([*common, target]) == 0
+    for target in (link, pipe):
+        assert main([*common, str(target)]) == 0
     capsys.readouterr()
-    assert (tmp_path / "link.json").is_symlink()
+    assert link.is_symlink()
     assert len(rows((tmp_path / "rows.json").read_text())) == 1
-    assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
+    assert pipe.is_fifo()
+    assert len(rows(os.read(reader, 1 << 16).decode())) == 1
+    os.close(reader)
 
 
 def test_unreadable_traces(tmp_path: Path, capsys: Captured) -> None:
