@@ -212,6 +212,9 @@ def test_mutants(mutants: list[Mutant]) -> list[Mutant]:
             while tests and mutant["state"] == "untested":
                 with use_mutation(*place):
                     state, failed = run_tests(copy, tests, limit, compiled)
+                    if state == "timeout" and run_tests(copy, [failed], limit, compiled)[0] == "survived":
+                        tests = tests[tests.index(failed) + 1 :] or [failed]  # it was slow because of those before it
+                        continue
                 rest = [failed] if failed else tests
                 if state == "survived" or run_tests(copy, rest, limit, compiled)[0] == "survived":
                     mutant["state"] = state
@@ -226,7 +229,7 @@ def kernels_digest(tree: Path) -> bytes:
 
 
 def run_tests(tree: Path, tests: Sequence[str], limit: float, compiled: bool) -> tuple[str, str]:
-    """Run tests until one fails. Return the state of the mutant in this tree, and the name of the test that failed.
+    """Run tests until one fails. Return the state of the mutant in this tree, and the test that failed or was ended.
 
     compiled   with compiled kernels
     """
@@ -240,7 +243,9 @@ def run_tests(tree: Path, tests: Sequence[str], limit: float, compiled: bool) ->
             output, _ = process.communicate(timeout=limit)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            return "timeout", ""
+            output, _ = process.communicate()
+            begun = [test for test in tests if f"\n{test} " in output]
+            return "timeout", begun[-1] if begun else tests[0]
     names = re.findall(r"^(?:FAILED|ERROR) (tests/.*?\.py::.*?)(?: - .*)?$", output, re.M)
     return ("noticed" if process.returncode else "survived"), "".join(names[:1])
 

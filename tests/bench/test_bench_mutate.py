@@ -49,7 +49,7 @@ def test_all():
 """
 CONFIG = """
 operators = ["NumberReplacer", "RemoveStatement", "ReplaceBinaryOperator_Add_Sub"]
-tests = "pytest -x -q"
+tests = "pytest -x -v"
 skip = ["__init__.py"]
 ignored = "[A-Z]+ = .*[0-9]"
 suite = "pytest -q"

@@ -168,6 +168,7 @@ def test_other_commands_print_no_control_characters(
 ) -> None:
     (response,) = exchange(proxy.url, chat(f"inspected {CONTROL}", model=f"m {CONTROL}"))
     assert response.status == 200
+    wait_until(lambda: any("inspected" in line["prompt"] for line in lines(proxy)))  # the answer is stored then
     path = str(proxy.proxy.settings.path)
     nearly = tmp_path / "request.json"
     sent = {"model": f"m {CONTROL}", "messages": [{"role": "user", "content": f"other {CONTROL}"}]}
