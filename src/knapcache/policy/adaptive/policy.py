@@ -26,6 +26,7 @@ the table of ids is bounded, and a flood of keys that never return displaces its
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -317,7 +318,7 @@ class Adaptive(HeapPolicy):
 
     def request_count(self, i: int) -> float:  # a tenth of the time: every eviction is recorded with it
         age = float(self.head["t"][0]) - float(self.rows["last"][i])
-        return float(self.rows["recent"][i, 0]) * 2.0 ** (-age / HALF_LIVES[0])
+        return float(self.rows["recent"][i, 0]) * math.exp2(-age / HALF_LIVES[0])
 
     def inherit(self, i: int, other: int) -> None:
         rows = self.rows  # counts are discounted up to the last request of their id
