@@ -76,7 +76,7 @@ class ReplyProcessor:
         finally:  # it was paid for, whatever happens
             self._ledger.add_spent(model, request.tenant, bill, admitted=admitted)
         size = 0 if entry is None else entry.size
-        return FetchResult(reply.payload, reply.meta, model, bill, created, size, True, admitted)
+        return FetchResult(reply.payload, reply.meta, model, bill, created, size, fresh=True, admitted=admitted)
 
     def finish(self, lookup: Lookup, result: FetchResult, *, shared: bool) -> Answer:
         """Count how a request was served, and return its answer. `shared`: another request made the call."""
@@ -127,27 +127,32 @@ class ReplyProcessor:
     def settle_answers(self, calls: Sequence[tuple[Lookup, Reply]], *, blocking: bool) -> list[Answer]:
         """Complete lookups of different keys, whose misses are counted already. Return the answers."""
         now, created = time.perf_counter(), self._clock()
-        found: list[tuple[KeyedRequest, FetchResult]] = []
-        entries: list[tuple[int, Entry]] = []
+        paid: list[tuple[KeyedRequest, Reply, Bill, str]] = []
+        entries: dict[bytes, tuple[int, Entry]] = {}
         admitted: dict[bytes, bool] = {}
         try:
             for lookup, reply in calls:
                 request = lookup.request
                 assert request
                 bill, model = self._bill(request, reply, now - lookup.started), reply.model or request.model
-                result = FetchResult(reply.payload, reply.meta, model, bill, created, 0, True, False)
-                found.append((request, result))
+                paid.append((request, reply, bill, model))
                 entry = self._entry(request, reply, bill, model, created) if reply.cacheable else None
                 if entry is not None:
-                    entries.append((lookup.id, entry))
-                    found[-1] = request, result._replace(size=entry.size)
-            settled = self._coordinator.role.settle_many(entries, blocking=blocking)
-            admitted = {entry.key: admit for (_, entry), admit in zip(entries, settled, strict=True)}
+                    entries[entry.key] = lookup.id, entry
+            settled = self._coordinator.role.settle_many(list(entries.values()), blocking=blocking)
+            admitted = dict(zip(entries, settled, strict=True))
         finally:
-            for request, result in found:
-                in_cache = admitted.get(request.key.digest, False)
-                self._ledger.add_spent(result.model, request.tenant, result.bill, admitted=in_cache)
-        return [self._answer(result, request, "miss") for request, result in found]
+            for request, _, bill, model in paid:
+                self._ledger.add_spent(model, request.tenant, bill, admitted=admitted.get(request.key.digest, False))
+        answers = []
+        for request, reply, bill, model in paid:
+            key = request.key.digest
+            size = entries[key][1].size if key in entries else 0
+            result = FetchResult(
+                reply.payload, reply.meta, model, bill, created, size, fresh=True, admitted=admitted.get(key, False)
+            )
+            answers.append(self._answer(result, request, "miss"))
+        return answers
 
     def _bill(self, request: KeyedRequest, reply: Reply, seconds: float) -> Bill:
         if not isinstance(reply, Reply):
