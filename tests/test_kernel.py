@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import knapcache.kernel
-from knapcache.kernel import identity
+from knapcache.kernel import CACHE_LINE, identity
 from tests.support.warm_python import WarmPython
 
 HITS = """
@@ -419,6 +419,11 @@ def test_record_arrays_of_one_layout_share_their_dtype() -> None:
     first, second = (knapcache.kernel.records(list(fields), n) for n in (3, 5))
     assert np.asarray(first).dtype is np.asarray(second).dtype or not knapcache.kernel.COMPILED
     assert first.dtype == second.dtype == np.dtype(fields, align=True)
+
+
+def test_record_arrays_begin_at_a_cache_line() -> None:
+    for length in range(1, 9):
+        assert knapcache.kernel.records([("row_number", "i8")], length).ctypes.data % CACHE_LINE == 0
 
 
 def test_compilation_is_logged_once(sandbox: Sandbox) -> None:

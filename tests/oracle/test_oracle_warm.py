@@ -136,6 +136,13 @@ def test_bad_changes_change_nothing(items: Any, values: Any, sizes: Any, line: s
     assert warm.solve().value == 9e288
 
 
+def test_values_may_not_sum_to_the_limit() -> None:
+    warm = WarmSolver([2.0**959, 1.0], [1, 1], 1)
+    with pytest.raises(InvalidInput, match="values would sum to"):
+        warm.change([1], [2.0**959])
+    warm.change([1], [2.0**958])
+
+
 def test_check_finds_wrong_near_values() -> None:
     warm = WarmSolver(*cache_like("independent", np.random.default_rng(3), 3000))
     warm.solve()
