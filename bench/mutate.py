@@ -6,7 +6,7 @@ First the whole suite runs once under coverage.py, which notes the tests that ru
 mutants, drawn at random from all possible ones: the same seed and source give the same sample. Each mutant is tested in
 a copy of the tree by tests that run its line: first those in files with the name of the module, then the most specific
 ones of each file, which run the fewest lines in all. Few tests, or none, run a compiled kernel, a line that runs at
-import, or one of a process that a test starts: then those of the public surfaces and of the folder follow.
+import, or one of a process that a test starts: then those of the folder and of the public surfaces follow.
 
 A mutant counts as noticed if a test fails, or takes so long that it is ended (timeout), and passes without the mutant.
 --coverage FILE keeps what the suite ran, and reads it if it is there: the sources must be the same.
@@ -36,7 +36,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from _covering_tests import SECONDS
 from _results import options_for, write_result
@@ -51,8 +51,8 @@ MAX_TESTS, MAX_SECONDS = 60, 60.0
 """Tests of one mutant, and the seconds that they took under coverage.py."""
 FIRST_TESTS, FEW_TESTS = 2, 10
 """Tests of a file that come before other tests of any file; tests of a line that need no others of the folder."""
-LIMIT = 60.0
-"""Tests of a mutant are ended after three times their seconds and these."""
+LIMIT, TEST_LIMIT = 60.0, 20.0
+"""Tests of a mutant, and one of them, are ended after three times their seconds and these."""
 PLAIN_TESTS, PLAIN_LIMIT = 30, 5.0
 """Tests of a mutant in a package with kernels, which then run as Python, and how much longer they may take."""
 IGNORED = shutil.ignore_patterns(".git", ".venv*", ".peers", ".*_cache", ".hypothesis", "out", "__pycache__")
@@ -66,6 +66,17 @@ patch = fork, _exit
 Mutant = dict[str, Any]
 """area, file, line, operator, occurrence (of the operator in the file), old and new (first line that differs), tests
 (their number), state"""
+
+
+class Limits(NamedTuple):
+    """Seconds that tests may take."""
+
+    one: float
+    """Any of them."""
+    all: float
+
+    def times(self, factor: float) -> Limits:
+        return Limits(factor * self.one, factor * self.all)
 
 
 class RemoveStatement:
@@ -105,24 +116,27 @@ class CoveringTests:
             self._lines[path[path.index("src/") :]] = lines
             self._sizes.update(itertools.chain.from_iterable(lines.values()))
 
-    def of(self, file: str, lines: Sequence[int]) -> tuple[list[str], float]:
-        """Return the tests of these lines, within the limits, and the seconds that they may take with a mutant."""
+    def of(self, file: str, lines: Sequence[int]) -> tuple[list[str], Limits]:
+        """Return the tests of these lines, and how long they may take with a mutant."""
         by_line, name = self._lines.get(file, {}), Path(file).stem
         running = {test for line in lines for test in by_line.get(line, ())} & self._seconds.keys()
         found, folder = set(running), ["tests", *Path(file).parent.parts[2:]]
-        if len(found) < FEW_TESTS:
-            found |= {test for test in self._seconds if file_of(test) in CONFIG["surfaces"]}
         while len(found) < FEW_TESTS and folder:
             found |= {test for test in self._seconds if test.startswith("/".join((*folder, "")))}
             folder.pop()
+        if len(running) < FEW_TESTS:
+            found |= {test for test in self._seconds if file_of(test) in CONFIG["surfaces"]}
         ordered = sorted(found, key=lambda test: (self._sizes[test], test))
         places: Counter[str] = Counter()  # a file with many tests leaves room for those of others
         for test in ordered:
             places[test] = places[file_of(test)] = places[file_of(test)] + 1
         ordered.sort(key=lambda test: (test not in running, name not in file_of(test), places[test] > FIRST_TESTS))
-        totals = itertools.accumulate(self._seconds[test] for test in ordered)
-        chosen = [test for test, total in zip(ordered[:MAX_TESTS], totals, strict=False) if total <= MAX_SECONDS]
-        return chosen, LIMIT + 3 * sum(self._seconds[test] for test in chosen)
+        chosen: dict[str, float] = {}
+        for test in ordered:
+            if len(chosen) < MAX_TESTS and sum(chosen.values()) + self._seconds[test] <= MAX_SECONDS:
+                chosen[test] = self._seconds[test]
+        seconds = list(chosen.values())
+        return list(chosen), Limits(TEST_LIMIT + 3 * max(seconds, default=0.0), LIMIT + 3 * sum(seconds))
 
 
 def run_suite(data: Path) -> None:
@@ -176,8 +190,8 @@ def draw_mutants(patterns: Sequence[str], number: int, seed: int, tests: Coverin
         if re.match(CONFIG["ignored"], old):
             continue
         mutant = {"area": area_of(path), "file": path, "line": at, "operator": name, "occurrence": k}
-        chosen, limit = tests.of(path, (at, line))
-        mutant |= {"old": old, "new": new, "tests": chosen, "limit": limit}
+        chosen, limits = tests.of(path, (at, line))
+        mutant |= {"old": old, "new": new, "tests": chosen, "limits": limits}
         known = any(same.items() <= mutant.items() for same in equivalent)
         mutants.append(mutant | {"state": "equivalent" if known else "untested"})
         if len(mutants) == number:
@@ -202,21 +216,21 @@ def test_mutants(mutants: list[Mutant]) -> list[Mutant]:
         subprocess.run(compile_kernels, cwd=copy, env=environment_of(copy), check=True)
         digest = kernels_digest(copy)
         for mutant in mutants:
-            tests, limit, failed = mutant["tests"], mutant.pop("limit"), ""
+            tests, limits, failed = mutant["tests"], mutant.pop("limits"), ""
             place = copy / mutant["file"], find_operator(mutant["operator"]), mutant["occurrence"]
             with use_mutation(*place):
                 compiled = kernels_digest(copy) == digest  # otherwise all kernels would have to be compiled
             if not compiled:
-                tests, limit = tests[:PLAIN_TESTS], PLAIN_LIMIT * limit
+                tests, limits = tests[:PLAIN_TESTS], limits.times(PLAIN_LIMIT)
             mutant["tests"] = len(tests)
             while tests and mutant["state"] == "untested":
                 with use_mutation(*place):
-                    state, failed = run_tests(copy, tests, limit, compiled)
-                    if state == "timeout" and run_tests(copy, [failed], limit, compiled)[0] == "survived":
+                    state, failed = run_tests(copy, tests, limits, compiled)
+                    if state == "timeout" and run_tests(copy, [failed], limits, compiled)[0] == "survived":
                         tests = tests[tests.index(failed) + 1 :] or [failed]  # it was slow because of those before it
                         continue
                 rest = [failed] if failed else tests
-                if state == "survived" or run_tests(copy, rest, limit, compiled)[0] == "survived":
+                if state == "survived" or run_tests(copy, rest, limits, compiled)[0] == "survived":
                     mutant["state"] = state
                 tests = [test for test in tests if failed and test != failed]  # it fails without the mutant, too
             print("{state}: {file}:{line} {old} → {new}".format(**mutant), failed, flush=True)
@@ -228,24 +242,28 @@ def kernels_digest(tree: Path) -> bytes:
     return source_digest.__wrapped__(tree / "src" / "knapcache")
 
 
-def run_tests(tree: Path, tests: Sequence[str], limit: float, compiled: bool) -> tuple[str, str]:
+def run_tests(tree: Path, tests: Sequence[str], limits: Limits, compiled: bool) -> tuple[str, str]:
     """Run tests until one fails. Return the state of the mutant in this tree, and the test that failed or was ended.
 
     compiled   with compiled kernels
     """
     environment = environment_of(tree) | {"KNAPCACHE_COMPILE": str(int(compiled))}
-    command = [sys.executable, "-m", *CONFIG["tests"].split(), *tests]
+    options = ["-o", f"faulthandler_timeout={limits.one}", "-o", "faulthandler_exit_on_timeout=true"]
+    command = [sys.executable, "-m", *CONFIG["tests"].split(), *options, *tests]
     with subprocess.Popen(
         command, cwd=tree, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         start_new_session=True,
     ) as process:  # fmt: skip
         try:
-            output, _ = process.communicate(timeout=limit)
+            output, _ = process.communicate(timeout=limits.all)
+            ended = re.search(r"Timeout \(\d+:\d\d:\d\d", output) is not None  # by faulthandler
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             output, _ = process.communicate()
-            begun = [test for test in tests if f"\n{test} " in output]
-            return "timeout", begun[-1] if begun else tests[0]
+            ended = True
+    if ended:
+        begun = [test for test in tests if f"\n{test} " in output]
+        return "timeout", begun[-1] if begun else tests[0]
     names = re.findall(r"^(?:FAILED|ERROR) (tests/.*?\.py::.*?)(?: - .*)?$", output, re.M)
     return ("noticed" if process.returncode else "survived"), "".join(names[:1])
 
