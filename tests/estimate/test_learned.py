@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 from knapcache.estimate.costs import COSTS_HEAD, COSTS_ROW, cost_of, count_cost, typical_cost
 from knapcache.estimate.discount import DISCOUNT_ROW, HALF_LIVES, count_request
 from knapcache.estimate.return_probability import (
+    PRIOR,
+    RESCALE_ABOVE,
     RETURN_HEAD,
     RETURN_ROW,
+    WINDOW,
     count_return,
     count_seen,
     return_probability_of,
@@ -106,3 +109,31 @@ def test_sizes_that_never_return_have_a_low_return_probability() -> None:
     assert probability[5000] < 0.05
     count_return(head, rows, 2000)
     assert return_probability_of(head, rows, 2000) == 1.0
+
+
+def test_counts_of_returns_decay_with_the_queries_and_are_rescaled() -> None:
+    head, rows = state(3001)
+    head["query_weight"] = 0.99 * RESCALE_ABOVE
+    rng = np.random.default_rng(4)
+    seen, returned, returned_twice = np.zeros(8), np.zeros(8), 0.0
+    for i in range(3000):
+        size_class = int(rng.integers(8))
+        count_return(head, rows, i)
+        count_seen(head, rows, i, 2**size_class)
+        count_cost(head, rows, i, 2**size_class, 1.0)
+        decay = WINDOW / (WINDOW + 1.0)
+        seen, returned, returned_twice = seen * decay, returned * decay, returned_twice * decay
+        seen[size_class] += 1.0
+        if rng.random() < 0.1 * size_class:
+            count_return(head, rows, i)
+            returned[size_class] += 1.0
+            if rng.random() < 0.5:
+                count_return(head, rows, i)
+                returned_twice += 1.0
+    assert head["query_weight"][0] < 2.0
+    share = returned.sum() / seen.sum()
+    for size_class in range(8):
+        rows["requests"][3000], rows["size_class"][3000] = 1, size_class
+        expected = (returned[size_class] + PRIOR * share) / (seen[size_class] + PRIOR)
+        expected /= max(share, returned_twice / returned.sum())
+        assert return_probability_of(head, rows, 3000) == pytest.approx(expected, rel=1e-9)
