@@ -51,7 +51,9 @@ def test_the_usage_of_a_plain_answer() -> None:
     assert found == ({"total_tokens": 7}, "m", "flex")
     assert sample_of(body[:-1], stream=False).usage() is None
     assert sample_of(b"[1]", stream=False).usage() is None
-    assert sample_of(b" " * MAX_PLAIN, body, stream=False).usage() is None
+    longest = b" " * (MAX_PLAIN - len(body))
+    assert sample_of(longest, body, stream=False).usage() == found
+    assert sample_of(longest + b" ", body, stream=False).usage() is None
 
 
 @pytest.mark.parametrize("filler", [0, MAX_HEAD, 3 * MAX_TAIL])
