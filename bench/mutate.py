@@ -1,12 +1,13 @@
 """Mutation testing: puts small faults into the code, one at a time, and counts those that a test notices.
 
-    python bench/mutate.py [--sample 300] [--seed 1] [--jobs 1] [--files 'src/knapcache/keys/*.py'] [--out DIR]
+    python bench/mutate.py [--sample 300] [--seed 1] [--jobs 1] [--minutes 60] [--files PATTERN] [--out DIR]
 
 First the whole suite runs once under coverage.py, which notes the tests that run each line. Then Cosmic Ray makes the
 mutants, drawn at random from all possible ones: the same seed and source give the same sample. Each mutant is tested in
-a copy of the tree by tests that run its line: first those in files with the name of the module, then the most specific
-ones of each file, which run the fewest lines in all. Few tests, or none, run a compiled kernel, a line that runs at
-import, or one of a process that a test starts: then those of the folder and of the public surfaces follow.
+a copy of the tree by tests that run its line: first those in files that have the name of the module, or import it, then
+the most specific ones of each file, which run the fewest lines in all. Few tests, or none, run a compiled kernel, a
+line that runs at import, or one of a process that a test starts: then those of the folder and of the public surfaces
+follow.
 
 A mutant counts as noticed if a test fails, or takes so long that it is ended (timeout), and passes without the mutant.
 --coverage FILE keeps what the suite ran, and reads it if it is there: the sources must be the same.
@@ -21,9 +22,11 @@ Prints a table and the survivors; writes mutation.json to DIR. Exit code 1 if le
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import json
+import math
 import multiprocessing
 import os
 import re
@@ -32,6 +35,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -99,6 +103,11 @@ def file_of(test: str) -> str:
     return test.partition("::")[0]
 
 
+@functools.cache
+def text_of(file: str) -> str:
+    return (ROOT / file).read_text(encoding="utf-8")
+
+
 class CoveringTests:
     """The tests that run each line, from a run of the suite under coverage.py. Tests that failed are left out."""
 
@@ -118,9 +127,10 @@ class CoveringTests:
 
     def of(self, file: str, lines: Sequence[int]) -> tuple[list[str], Limits]:
         """Return the tests of these lines, and how long they may take with a mutant."""
-        by_line, name = self._lines.get(file, {}), Path(file).stem
+        by_line, parts = self._lines.get(file, {}), Path(file).with_suffix("").parts
+        name, module = parts[-1], ".".join(parts[1:])
         running = {test for line in lines for test in by_line.get(line, ())} & self._seconds.keys()
-        found, folder = set(running), ["tests", *Path(file).parent.parts[2:]]
+        found, folder = set(running), ["tests", *parts[2:-1]]
         while len(found) < FEW_TESTS and folder:
             found |= {test for test in self._seconds if test.startswith("/".join((*folder, "")))}
             folder.pop()
@@ -130,7 +140,8 @@ class CoveringTests:
         places: Counter[str] = Counter()  # a file with many tests leaves room for those of others
         for test in ordered:
             places[test] = places[file_of(test)] = places[file_of(test)] + 1
-        ordered.sort(key=lambda test: (test not in running, name not in file_of(test), places[test] > FIRST_TESTS))
+        about = {path for path in map(file_of, ordered) if name in path or module in text_of(path)}
+        ordered.sort(key=lambda test: (test not in running, file_of(test) not in about, places[test] > FIRST_TESTS))
         chosen: dict[str, float] = {}
         for test in ordered:
             if len(chosen) < MAX_TESTS and sum(chosen.values()) + self._seconds[test] <= MAX_SECONDS:
@@ -205,36 +216,54 @@ def area_of(path: str) -> str:
     return "/".join(parts[: 2 if parts[:1] in (("proxy",), ("features",)) else 1]) or "knapcache"
 
 
-def test_mutants(mutants: list[Mutant]) -> list[Mutant]:
-    """Test mutants in a copy of the tree. Return them with their states."""
-    from cosmic_ray.mutating import use_mutation
+class Copy:
+    """A copy of the tree, with compiled kernels, in which one process tests mutants."""
 
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder, "tree")
-        shutil.copytree(ROOT, copy, ignore=IGNORED)
+    def __init__(self, folder: str, end: float) -> None:
+        self.tree, self._end = Path(folder, str(os.getpid())), end
+        shutil.copytree(ROOT, self.tree, ignore=IGNORED)
         compile_kernels = [sys.executable, "-m", *CONFIG["compile_kernels"].split()]
-        subprocess.run(compile_kernels, cwd=copy, env=environment_of(copy), check=True)
-        digest = kernels_digest(copy)
-        for mutant in mutants:
-            tests, limits, failed = mutant["tests"], mutant.pop("limits"), ""
-            place = copy / mutant["file"], find_operator(mutant["operator"]), mutant["occurrence"]
+        subprocess.run(compile_kernels, cwd=self.tree, env=environment_of(self.tree), check=True)
+        self._digest = kernels_digest(self.tree)
+
+    def test(self, mutant: Mutant) -> Mutant | None:
+        """Return a mutant with its state; None: the time is over."""
+        from cosmic_ray.mutating import use_mutation
+
+        if time.monotonic() > self._end:
+            return None
+        tests, limits, failed = mutant["tests"], mutant.pop("limits"), ""
+        place = self.tree / mutant["file"], find_operator(mutant["operator"]), mutant["occurrence"]
+        with use_mutation(*place):
+            compiled = kernels_digest(self.tree) == self._digest  # otherwise all kernels would have to be compiled
+        if not compiled:
+            tests, limits = tests[:PLAIN_TESTS], limits.times(PLAIN_LIMIT)
+        mutant["tests"] = len(tests)
+        while tests and mutant["state"] == "untested":
             with use_mutation(*place):
-                compiled = kernels_digest(copy) == digest  # otherwise all kernels would have to be compiled
-            if not compiled:
-                tests, limits = tests[:PLAIN_TESTS], limits.times(PLAIN_LIMIT)
-            mutant["tests"] = len(tests)
-            while tests and mutant["state"] == "untested":
-                with use_mutation(*place):
-                    state, failed = run_tests(copy, tests, limits, compiled)
-                    if state == "timeout" and run_tests(copy, [failed], limits, compiled)[0] == "survived":
-                        tests = tests[tests.index(failed) + 1 :] or [failed]  # it was slow because of those before it
-                        continue
-                rest = [failed] if failed else tests
-                if state == "survived" or run_tests(copy, rest, limits, compiled)[0] == "survived":
-                    mutant["state"] = state
-                tests = [test for test in tests if failed and test != failed]  # it fails without the mutant, too
-            print("{state}: {file}:{line} {old} → {new}".format(**mutant), failed, flush=True)
-    return mutants
+                state, failed = run_tests(self.tree, tests, limits, compiled)
+                if state == "timeout" and run_tests(self.tree, [failed], limits, compiled)[0] == "survived":
+                    tests = tests[tests.index(failed) + 1 :] or [failed]  # it was slow because of those before it
+                    continue
+            rest = [failed] if failed else tests
+            if state == "survived" or run_tests(self.tree, rest, limits, compiled)[0] == "survived":
+                mutant["state"] = state
+            tests = [test for test in tests if failed and test != failed]  # it fails without the mutant, too
+        print("{state}: {file}:{line} {old} → {new}".format(**mutant), failed, flush=True)
+        return mutant
+
+
+_copy: Copy
+"""That of this process."""
+
+
+def make_copy(folder: str, end: float) -> None:
+    global _copy
+    _copy = Copy(folder, end)
+
+
+def test_mutant(mutant: Mutant) -> Mutant | None:
+    return _copy.test(mutant)
 
 
 def kernels_digest(tree: Path) -> bytes:
@@ -273,6 +302,7 @@ def main() -> int:
     parser.add_argument("--sample", type=int, default=300, help="number of mutants")
     parser.add_argument("--seed", type=int, default=1, help="seed of the sample")
     parser.add_argument("--jobs", type=int, default=1, help="mutants that are tested at the same time")
+    parser.add_argument("--minutes", type=float, help="end after these: the sample is what was tested by then")
     parser.add_argument(
         "--files", nargs="+", default=["src/**/*.py"], metavar="PATTERN", help="files to put faults into"
     )
@@ -283,9 +313,12 @@ def main() -> int:
         if not data.exists():
             run_suite(data)
         mutants = draw_mutants(options.files, options.sample, options.seed, CoveringTests(data))
-    with multiprocessing.Pool(options.jobs) as pool:
-        shares = [mutants[k :: options.jobs] for k in range(options.jobs)]
-        mutants = [mutant for tested in pool.map(test_mutants, shares, chunksize=1) for mutant in tested]
+    end = math.inf if options.minutes is None else time.monotonic() + 60 * options.minutes
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        multiprocessing.Pool(options.jobs, make_copy, (folder, end)) as pool,
+    ):
+        mutants = [mutant for mutant in pool.imap(test_mutant, mutants) if mutant is not None]
     rows = []
     for area in [*sorted({mutant["area"] for mutant in mutants}), "total"]:
         counts = Counter(mutant["state"] for mutant in mutants if area in (mutant["area"], "total"))
