@@ -5,9 +5,9 @@
 First the whole suite runs once under coverage.py, which notes the tests that run each line. Then Cosmic Ray makes the
 mutants, drawn at random from all possible ones: the same seed and source give the same sample. Each mutant is tested in
 a copy of the tree by tests that run its line: first those in files that have the name of the module, or import it, then
-the most specific ones of each file, which run the fewest lines in all. Few tests, or none, run a compiled kernel, a
-line that runs at import, or one of a process that a test starts: then those of the folder and of the public surfaces
-follow.
+the most specific ones of each file, which run lines near it that few others run. Few tests, or none, run a compiled
+kernel, a line that runs at import, or one of a process that a test starts: then those of the folder and of the public
+surfaces follow.
 
 A mutant counts as noticed if a test fails, or takes so long that it is ended (timeout), and passes without the mutant.
 --coverage FILE keeps what the suite ran, and reads it if it is there: the sources must be the same.
@@ -55,6 +55,8 @@ MAX_TESTS, MAX_SECONDS = 60, 60.0
 """Tests of one mutant, and the seconds that they took under coverage.py."""
 FIRST_TESTS, FEW_TESTS = 2, 10
 """Tests of a file that come before other tests of any file; tests of a line that need no others of the folder."""
+NEAR = 10
+"""Lines before and after a mutant."""
 LIMIT, TEST_LIMIT = 60.0, 20.0
 """Tests of a mutant, and one of them, are ended after three times their seconds and these."""
 PLAIN_TESTS, PLAIN_LIMIT = 30, 5.0
@@ -136,7 +138,11 @@ class CoveringTests:
             folder.pop()
         if len(running) < FEW_TESTS:
             found |= {test for test in self._seconds if file_of(test) in CONFIG["surfaces"]}
-        ordered = sorted(found, key=lambda test: (self._sizes[test], test))
+        rarity: dict[str, int] = {}  # tests of the rarest line near it: its loop may have no iteration in most of them
+        for near in range(min(lines) - NEAR, max(lines) + NEAR + 1):
+            for test in by_line.get(near, ()):
+                rarity[test] = min(rarity.get(test, len(self._seconds)), len(by_line[near]))
+        ordered = sorted(found, key=lambda test: (rarity.get(test, 0), self._sizes[test], test))
         places: Counter[str] = Counter()  # a file with many tests leaves room for those of others
         for test in ordered:
             places[test] = places[file_of(test)] = places[file_of(test)] + 1
