@@ -29,6 +29,8 @@ from knapcache.store.sqlite.files import format_in, read_start, restrict
 
 BUSY_SECONDS = 5.0
 """How long a transaction waits for that of another process."""
+MAX_LOG = 8 << 20
+"""Bytes of a write-ahead log that stay on disk after its content was moved into the file."""
 _FLAGS = os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -104,7 +106,7 @@ def use_log(connection: apsw.Connection) -> None:
     if connection.pragma("journal_mode", "wal") != "wal":
         raise StoreError("the file system does not support shared memory, which SQLite's write-ahead log needs")
     connection.pragma("synchronous", "normal")
-    connection.pragma("journal_size_limit", 8 << 20)
+    connection.pragma("journal_size_limit", MAX_LOG)
 
 
 def schema_of(connection: apsw.Connection) -> Schema:
