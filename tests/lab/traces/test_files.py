@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import re
 import sys
@@ -15,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from knapcache.errors import InvalidInput, MissingExtra, install_command
-from knapcache.lab.traces import BrokenLine, ColumnRules, Prices, read_trace
+from knapcache.lab.traces import BrokenLine, ColumnRules, Prices, read_trace, source
 from knapcache.lab.traces.read import detect
 
 CSV = b"time,key,size,cost\n" + b"".join(b"%d,k%d,%d,1\n" % (i, i % 7, i % 7 + 1) for i in range(5000))
@@ -293,3 +294,19 @@ def test_open_traces(name: str, requests: int, ids: int | None) -> None:
         for (key, size, cost), line in zip(ours, lines, strict=True):
             assert trace.names is not None
             assert [trace.names[key], str(size), cost] == [*line.split(",")[1:3], float(line.split(",")[3])]
+
+
+@pytest.mark.parametrize("before", [b"", b"short\n"])
+def test_the_length_of_a_line_is_limited(before: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "MAX_LINE", 100)
+
+    def read(content: bytes) -> bytes:
+        lines, buffer, found = source.LimitedLines(Path("trace"), io.BytesIO(content)), bytearray(1), b""
+        while lines.readinto(buffer):
+            found += buffer
+        return found
+
+    longest = before + b"x" * 100 + b"\n"
+    assert read(longest) == longest
+    with pytest.raises(InvalidInput, match="a line of more than"):
+        read(before + b"x" * 101)

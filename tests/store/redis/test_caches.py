@@ -347,3 +347,24 @@ def test_a_purge_reaches_near_caches_and_undecided_answers(url: str) -> None:
         wait_until(
             lambda: answer(reader, "undecided", 2) == 2
         )  # the server publishes each shard's removals by themselves
+
+
+def test_a_closed_cache_leaves_no_threads_of_leases(url: str) -> None:
+    def threads() -> list[str]:
+        return [thread.name for thread in threading.enumerate() if thread.name.startswith("knapcache-lease")]
+
+    async def ask(cache: Cache) -> str:
+        async with cache:
+
+            @cache.cached
+            async def shout(text: str) -> str:
+                return text.upper()
+
+            found = await shout("a")
+            assert len(threads()) > before
+            return found
+
+    before = len(threads())  # of caches that other tests have left to the collector
+    cache = open_cache(url)  # referred to until the end: the collector would end the threads, too
+    assert asyncio.run(ask(cache)) == "A"
+    wait_until(lambda: len(threads()) <= before, "the end of the threads")

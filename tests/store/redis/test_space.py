@@ -92,6 +92,18 @@ def test_limits_never_sum_to_more_than_the_capacity(engine: RedisProcess, open_s
     store.check()
 
 
+def test_a_shard_takes_what_it_lacks_from_another_one(engine: RedisProcess, open_store: OpenStore) -> None:
+    store = open_store(engine.url, 1 << 20, query="near=0&shards=2")
+    writer = store._member.writer
+    assert writer is not None
+    first, second = writer.table.limit
+    assert writer.table.make_space(0, first) is None
+    assert writer.table.make_space(0, first + 1) == first + 1
+    assert writer.table.limit == [first, second - 1], "the first limit changes with the entry"
+    with pytest.raises(StoreError, match="the store is full"):
+        writer.table.make_space(0, first + second + 1)
+
+
 def test_a_replaced_entry_is_never_missing(
     engine: RedisProcess, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
