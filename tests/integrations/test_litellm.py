@@ -50,6 +50,8 @@ def test_the_interface_of_its_caches(results: Any) -> None:
     embedded = {"response": {"embedding": [1.0], "prompt_tokens": 3}}
     assert result["found"] == [None, stored, None, None, embedded, 2, [1], "success"]
     assert result["flushed"] is None
+    share = {"prompt_tokens": 3, "completion_tokens": 0, "total_tokens": 3}
+    assert result["read"] == [["", share, None], ["m", {"total_tokens": 5}, "flex"], ["", None, None]]
 
 
 def test_litellm_can_send_through_the_transport(results: Any) -> None:

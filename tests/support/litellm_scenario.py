@@ -30,7 +30,7 @@ import litellm
 from litellm.caching.caching import Cache as LiteLLMCache
 
 from knapcache import Cache
-from knapcache.integrations.litellm import KnapcacheLiteLLM
+from knapcache.integrations.litellm import KnapcacheLiteLLM, model_usage_tier
 from knapcache.integrations.transport import CacheTransport
 from knapcache.testing import FakeUpstream
 from tests.support import ROOT
@@ -96,7 +96,10 @@ def interface(_: dict[str, Any], __: FakeUpstream, cache: Cache) -> Any:
 
     found = [before, *(adapter.get_cache(key) for key in ("k", "own", "gone")), *asyncio.run(rest())]
     adapter.flush_cache()
-    return {"found": found, "flushed": adapter.get_cache("k")}
+    answer = {"model": "m", "usage": {"total_tokens": 5}, "service_tier": "flex"}
+    values = [{"response": {"embedding": [1.0], "prompt_tokens": 3}}, {"response": json.dumps(answer)}, [1]]
+    read = [model_usage_tier(value) for value in values]
+    return {"found": found, "flushed": adapter.get_cache("k"), "read": read}
 
 
 def through_the_transport(request: dict[str, Any], upstream: FakeUpstream, cache: Cache) -> Any:

@@ -229,6 +229,12 @@ def test_connections_wait_for_locks_of_other_processes(path: Path) -> None:
         connection.close()
 
 
+def test_a_journal_that_is_not_ours_is_not_applied(path: Path) -> None:
+    Path(f"{path}-journal").symlink_to("missing")
+    with pytest.raises(apsw.CantOpenError, match="-journal exists"):
+        database.connect(path, None, 1.0, SIZE_LIMIT)
+
+
 def test_the_fixed_part_of_a_row_is_a_close_upper_bound(path: Path) -> None:
     with SqliteStore(path, SIZE_LIMIT) as store:
         _id, seal, key, *_ = Sealer().row(entry_of(store, "a"))
