@@ -59,8 +59,9 @@ NEAR = 10
 """Lines before and after a mutant."""
 LIMIT, TEST_LIMIT = 60.0, 20.0
 """Tests of a mutant, and one of them, are ended after three times their seconds and these."""
-PLAIN_TESTS, PLAIN_LIMIT = 30, 5.0
-"""Tests of a mutant in a package with kernels, which then run as Python, and how much longer they may take."""
+PLAIN_TESTS, PLAIN_SECONDS, PLAIN_LIMIT = 30, 2.0, 5.0
+"""Tests of a mutant in a package with kernels, which then run as Python: their number, the seconds of each with
+compiled kernels, and how much longer they may take."""
 IGNORED = shutil.ignore_patterns(".git", ".venv*", ".peers", ".*_cache", ".hypothesis", "out", "__pycache__")
 COVERAGE = """
 [run]
@@ -80,9 +81,6 @@ class Limits(NamedTuple):
     one: float
     """Any of them."""
     all: float
-
-    def times(self, factor: float) -> Limits:
-        return Limits(factor * self.one, factor * self.all)
 
 
 class RemoveStatement:
@@ -127,8 +125,9 @@ class CoveringTests:
             self._lines[path[path.index("src/") :]] = lines
             self._sizes.update(itertools.chain.from_iterable(lines.values()))
 
-    def of(self, file: str, lines: Sequence[int]) -> tuple[list[str], Limits]:
-        """Return the tests of these lines, and how long they may take with a mutant."""
+    def of(self, file: str, lines: Sequence[int], *, plain: bool = False) -> tuple[list[str], Limits]:
+        """Return the tests of these lines, and how long they may take with a mutant. plain: kernels run as Python."""
+        most, longest, factor = (PLAIN_TESTS, PLAIN_SECONDS, PLAIN_LIMIT) if plain else (MAX_TESTS, MAX_SECONDS, 1.0)
         by_line, parts = self._lines.get(file, {}), Path(file).with_suffix("").parts
         name, module = parts[-1], ".".join(parts[1:])
         running = {test for line in lines for test in by_line.get(line, ())} & self._seconds.keys()
@@ -150,10 +149,12 @@ class CoveringTests:
         ordered.sort(key=lambda test: (test not in running, file_of(test) not in about, places[test] > FIRST_TESTS))
         chosen: dict[str, float] = {}
         for test in ordered:
-            if len(chosen) < MAX_TESTS and sum(chosen.values()) + self._seconds[test] <= MAX_SECONDS:
-                chosen[test] = self._seconds[test]
-        seconds = list(chosen.values())
-        return list(chosen), Limits(TEST_LIMIT + 3 * max(seconds, default=0.0), LIMIT + 3 * sum(seconds))
+            seconds = self._seconds[test]
+            if len(chosen) < most and seconds <= longest and sum(chosen.values()) + seconds <= MAX_SECONDS:
+                chosen[test] = seconds
+        taken = list(chosen.values())
+        one, whole = TEST_LIMIT + 3 * max(taken, default=0.0), LIMIT + 3 * sum(taken)
+        return list(chosen), Limits(factor * one, factor * whole)
 
 
 def run_suite(data: Path) -> None:
@@ -207,8 +208,8 @@ def draw_mutants(patterns: Sequence[str], number: int, seed: int, tests: Coverin
         if re.match(CONFIG["ignored"], old):
             continue
         mutant = {"area": area_of(path), "file": path, "line": at, "operator": name, "occurrence": k}
-        chosen, limits = tests.of(path, (at, line))
-        mutant |= {"old": old, "new": new, "tests": chosen, "limits": limits}
+        mutant |= {"old": old, "new": new, "compiled": tests.of(path, (at, line))}
+        mutant |= {"plain": tests.of(path, (at, line), plain=True)}
         known = any(same.items() <= mutant.items() for same in equivalent)
         mutants.append(mutant | {"state": "equivalent" if known else "untested"})
         if len(mutants) == number:
@@ -238,12 +239,11 @@ class Copy:
 
         if time.monotonic() > self._end:
             return None
-        tests, limits, failed = mutant["tests"], mutant.pop("limits"), ""
+        with_kernels, without, failed = mutant.pop("compiled"), mutant.pop("plain"), ""
         place = self.tree / mutant["file"], find_operator(mutant["operator"]), mutant["occurrence"]
         with use_mutation(*place):
             compiled = kernels_digest(self.tree) == self._digest  # otherwise all kernels would have to be compiled
-        if not compiled:
-            tests, limits = tests[:PLAIN_TESTS], limits.times(PLAIN_LIMIT)
+        tests, limits = with_kernels if compiled else without
         mutant["tests"] = len(tests)
         while tests and mutant["state"] == "untested":
             with use_mutation(*place):
