@@ -17,7 +17,7 @@ from knapcache.cache import PendingFetch
 from knapcache.cache.single_flight import CallResult, InFlightCall, LeaderLost, SingleFlight
 from tests.support.caches import CHAT, Upstream, is_answer, keyed, payload_of, request_of, small_cache
 from tests.support.clock import Clock
-from tests.support.timing import at_once, check_waits_for, within
+from tests.support.timing import DEADLINE, at_once, check_waits_for, within
 
 
 def in_threads(many: int, function: Callable[[], Any], seconds: float = 30.0) -> list[Any]:
@@ -169,18 +169,26 @@ def test_one_waiter_calls_again_when_the_leader_fails() -> None:
 
 
 def test_a_waiter_calls_alone_after_the_timeout() -> None:
-    calls: list[int] = []
+    called, release = threading.Event(), threading.Event()
+
+    def call() -> Reply:
+        called.set()
+        assert release.wait(DEADLINE)
+        return Reply(payload_of(1), "m", cost=1.0)
+
     with small_cache(wait=0.05) as cache:
-        leader = threading.Thread(target=lambda: cache.fetch(CHAT, request_of(1), slow(1, calls, 0.6)))
+        leader = threading.Thread(target=lambda: cache.fetch(CHAT, request_of(1), call))
         leader.start()
-        time.sleep(0.05)
-        upstream = Upstream()
-        answer = cache.fetch(CHAT, request_of(1), upstream(1, version=7))
-        assert (answer.outcome, upstream.calls) == ("miss", 1)
-        assert (
-            cache.fetch(CHAT, request_of(1), upstream(1, version=8)).outcome == "miss"
-        )  # no request joins the abandoned call
-        leader.join()
+        try:
+            assert called.wait(DEADLINE)
+            upstream = Upstream()
+            answer = cache.fetch(CHAT, request_of(1), upstream(1, version=7))
+            assert (answer.outcome, upstream.calls) == ("miss", 1)
+            again = cache.fetch(CHAT, request_of(1), upstream(1, version=8))
+            assert again.outcome == "miss", "a request has joined the abandoned call"
+        finally:
+            release.set()
+            leader.join()
         cache.check()
 
 

@@ -26,7 +26,7 @@ def open_counts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open
         from knapcache.store.redis.store import RedisStore
 
         scheme, _, location = request.getfixturevalue("engine").url.partition(":")
-        address = parse(scheme, f"{location}?prefix=limits{next(_numbers)}&near=0")
+        address = parse(scheme, f"{location}?prefix=limits{next(_numbers)}&near=0&timeout=5")
         stores.append(RedisStore(address, 2 << 20, secret=b"secret"))
 
     def open_one(process: str) -> Counts:

@@ -11,13 +11,14 @@ from typing import Any, cast
 import pytest
 
 from knapcache.store.base import Entry
+from knapcache.store.redis import near_cache
 from knapcache.store.redis.near_cache import NearCache
 from knapcache.store.redis.server import RedisServer
 from knapcache.store.redis.store import RedisStore
 from tests.store.redis.conftest import OpenStore
 from tests.support.redis_servers import RedisProcess
 from tests.support.stores import entry_of, key_of
-from tests.support.timing import wait_until, within
+from tests.support.timing import DEADLINE, wait_until, within
 
 NEAR = "near=1MB&shards=2"
 
@@ -106,7 +107,8 @@ class SlowServer:
 
 
 @pytest.mark.parametrize("failures", [0, 1])
-def test_a_subscription_that_is_confirmed_late_is_not_lost(failures: int) -> None:
+def test_a_subscription_that_is_confirmed_late_is_not_lost(failures: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(near_cache, "SILENCE_SECONDS", DEADLINE)
     server = SlowServer(failures)
     near = NearCache(cast("RedisServer", server), (b"removed",), capacity=1000)
     try:
