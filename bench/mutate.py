@@ -79,8 +79,9 @@ class Limits(NamedTuple):
     """Seconds that tests may take."""
 
     one: float
-    """Any of them."""
+    """A single test."""
     all: float
+    """All tests of a mutant."""
 
 
 class RemoveStatement:
@@ -137,7 +138,8 @@ class CoveringTests:
             folder.pop()
         if len(running) < FEW_TESTS:
             found |= {test for test in self._seconds if file_of(test) in CONFIG["surfaces"]}
-        rarity: dict[str, int] = {}  # tests of the rarest line near it: its loop may have no iteration in most of them
+        # By test: how many tests run the rarest of the lines near the mutant that it runs. Few run the body of a loop.
+        rarity: dict[str, int] = {}
         for near in range(min(lines) - NEAR, max(lines) + NEAR + 1):
             for test in by_line.get(near, ()):
                 rarity[test] = min(rarity.get(test, len(self._seconds)), len(by_line[near]))
@@ -234,7 +236,7 @@ class Copy:
         self._digest = kernels_digest(self.tree)
 
     def test(self, mutant: Mutant) -> Mutant | None:
-        """Return a mutant with its state; None: the time is over."""
+        """Return a mutant with its state; None: it was not tested before the end."""
         from cosmic_ray.mutating import use_mutation
 
         if time.monotonic() > self._end:
@@ -260,7 +262,7 @@ class Copy:
 
 
 _copy: Copy
-"""That of this process."""
+"""The copy of this process."""
 
 
 def make_copy(folder: str, end: float) -> None:

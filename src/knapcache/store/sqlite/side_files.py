@@ -30,7 +30,7 @@ from knapcache.store.sqlite.files import format_in, read_start, restrict
 BUSY_SECONDS = 5.0
 """How long a transaction waits for that of another process."""
 MAX_LOG = 8 << 20
-"""Bytes of a write-ahead log that stay on disk after its content was moved into the file."""
+"""Bytes of a write-ahead log that stay on disk after a checkpoint."""
 _FLAGS = os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
